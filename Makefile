@@ -161,6 +161,8 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	.protoc/bin/python -m grpc_tools.protoc -I.typing --python_out=$(PROTO_TO) --pyi_out=$(PROTO_TO) \
 	  .typing/elastic_agent/proto/*.proto
 	@sed -i 's/, _Mapping\]/, _Mapping[str, object]]/g' $(PROTO_TO)/elastic_agent/proto/*_pb2.pyi  # as mypy --strict asks
+	@sed -n "s/^DESCRIPTOR = .*AddSerializedFile(\(b'.*'\))$$/# Made from elastic_pb2.py by \`make proto\`: the same bytes.\nSERIALIZED = \1/p" \
+	  $(PROTO_TO)/elastic_agent/proto/elastic_pb2.py > $(PROTO_TO)/elastic_agent/proto/elastic_bytes_pb2.py
 
 # For tests: another's etcd client, and the oldest protobuf and grpcio that we promise to live with.
 .foreign/.ready: Makefile

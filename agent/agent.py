@@ -11,14 +11,14 @@ from ..rendezvous.coordinator import events as coordination
 from ..rendezvous.coordinator import explain
 from ..rendezvous.coordinator import machine as coordinator
 from ..rendezvous.coordinator.state import Rendezvous
-from ..rendezvous.driver.events import LoopAsked, Post, overtaken
-from ..rendezvous.records import Member, NodeRecord, Round
-from ..rendezvous.shared_values import SharedValues
+from ..rendezvous.driver.events import LoopAsked, overtaken
+from ..rendezvous.records import Member, Round
 from ..rendezvous.store import StoreError
 from . import signals
 from .errors import AgentError, HostFailed, InternalError, in_any_case, is_of_host, is_thread_refusal, refusal
 from .lifecycle import events, machine, transitions
 from .lifecycle.state import Node, Phase, Rules
+from .link import Found, Link, Linking, MakeLink
 from .loop import Loop
 from .output.log_dirs import JobLogs
 from .processes.workers import Workers
@@ -30,31 +30,8 @@ from .steps.seen import WorkersSeen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..rendezvous.driver.fencing import Fencing
-    from ..rendezvous.driver.threads import OwnHeartbeats
     from .processes.stuck import StuckWatch
     from .steps.switches import Switches
-
-
-class Link(Protocol):
-    """The connection to the other nodes: `rendezvous.driver.driver.Driver` on a store, or `Solo`."""
-
-    newest: int
-    """Version of the newest announcement received; 0 before the first."""
-    fencing: Fencing | None
-    """On a store that elects: until when workers may run."""
-    held: int
-    """A descriptor that the nursery holds as long as a worker may run; -1: none."""
-    own_beats: OwnHeartbeats | None
-    """How the store answers this node's heartbeats; None: there is no store, or it is not open yet."""
-
-    def open(self) -> None: ...
-    def publish(self, record: NodeRecord) -> None: ...
-    def carry_out(self, effect: coordination.StoreEffect) -> None: ...
-    def members(self, of: Round) -> tuple[Member, ...]: ...
-    def values(self) -> SharedValues | None: ...
-    def resign(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Beside(Protocol):
@@ -76,10 +53,6 @@ class Known(NamedTuple):
     rendezvous: RendezvousSpec
     announced_s: float
     """When the newest announcement was received, on this host's monotonic clock."""
-
-
-MakeLink = Callable[[str, str, Post], Link]
-"""Makes the link from this node's identity, its name for people, and what takes the link's events."""
 
 
 class Agent:
@@ -118,11 +91,10 @@ class Agent:
         logs = JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
         self.workers = Workers(workers, self.name, host, logs, self._tell, self._post)
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
-        post = self._loop.post
-        self.link = make_link(node, self.name, post) if make_link else Solo(post, rendezvous.local_addr or "127.0.0.1")
-        self.workers.fencing, self.workers.held = self.link.fencing, self.link.held
-        self._node, self._coordinator = Node(), Rendezvous()
         self._rendezvous, self._announced_s = rendezvous, 0.0
+        self._linking, self._connected = Linking(make_link, self._loop.post, rendezvous.local_addr), False
+        self.link = self._linked()
+        self._node, self._coordinator = Node(), Rendezvous()
         self._conclusion: events.Conclude | None = None
 
     # -- for the caller -----------------------------------------------------------------------------------------
@@ -212,7 +184,16 @@ class Agent:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
+    def _linked(self) -> Link | Solo:
+        link = self._linking.make(self._rules.node, self.name)
+        self.workers.fencing, self.workers.held = link.fencing, link.held
+        return link
+
     def _handle(self, event: object) -> None:
+        if isinstance(event, Found):
+            if self._linking.is_old(event):
+                return
+            event = event.event
         if isinstance(event, LoopAsked):
             event.answer()
             return
@@ -303,6 +284,14 @@ class Agent:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _open_store(self, effect: events.OpenStore) -> None:
+        if self._connected:  # the job goes on elsewhere, and no worker was ever started
+            old, self.link = self.link, self._linked()
+            old.close()
+            self._loop.forget(self.workers.fileno)
+            self.workers.supervisor.close()
+            self._coordinator = Rendezvous()
+            self._open_nursery()
+        self._connected = True
         self.link.open()
 
     def _prepare_place(self, effect: events.PreparePlace) -> None:

@@ -34,6 +34,7 @@ def node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec) 
         leftover_s=workers.leftover_s,
         control=workers.control,
         fences=spec.fences,
+        elects=spec.elects,
     )
 
 
@@ -58,6 +59,7 @@ def rendezvous_rules(node: str, workers: WorkerSpec, spec: RendezvousSpec) -> Re
         settles=spec.settle_s > 0,
         settle_s=spec.settle_s or DEFAULT_SETTLE_S,
         fences=spec.fences,
+        hosted=not spec.elects,
         succeeds=spec.succeeds,
         alone_s=alone_s(workers.grace_s, spec),
     )

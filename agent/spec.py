@@ -160,7 +160,7 @@ class RendezvousSpec:
     """How this node finds the other nodes. Times in seconds."""
 
     backend: str = "memory"
-    """memory (one host), c10d, etcd, handler."""
+    """memory (one host), c10d, etcd, handler; given: a session of the caller's own, which has no fences."""
     endpoint: str = ""
     """HOST:PORT; several with commas between: the servers of etcd, or the nodes that may host a c10d store."""
     etcd: EtcdSpec = field(default_factory=EtcdSpec)
@@ -186,6 +186,8 @@ class RendezvousSpec:
     beat_s: float = 1.0
     lease_s: float = 5.0
     """A node without a heartbeat for this long is lost."""
+    survivor_goes: bool = False
+    """On c10d with one endpoint and two nodes: the guest hosts the store once its host is silent for a lease."""
     store_grace_s: float = 30.0
     """How long workers go on while the store does not answer."""
     connect_timeout_s: float = 60.0
@@ -196,11 +198,21 @@ class RendezvousSpec:
     exit_barrier_s: float = 300.0
 
     @property
-    def fences(self) -> bool:
-        """Whether workers that are cut off end before a round begins without them: on stores that elect."""
+    def elects(self) -> bool:
+        """Whether the store elects the node that coordinates; else the node that hosts it does."""
         return self.backend == "etcd"
+
+    @property
+    def fences(self) -> bool:
+        """Whether workers that are cut off end before a round begins without them."""
+        return self.backend in ("c10d", "etcd")
 
     @property
     def succeeds(self) -> bool:
         """Whether another node may host the c10d store, should its host be killed."""
+        return self.listed or (self.backend == "c10d" and self.max_nodes > 1 and not self.static)
+
+    @property
+    def listed(self) -> bool:
+        """Whether --rdzv-endpoint lists the nodes that may host the c10d store."""
         return self.backend == "c10d" and "," in self.endpoint

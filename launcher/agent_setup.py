@@ -53,6 +53,8 @@ def make_agent(
     if store is not None or spec.backend != "memory":
         from .store_link import link_to
 
+        if store is not None:
+            spec = replace(spec, backend="given")
         make_link = link_to(spec, store, tell, as_program=as_program, grace_s=made.workers.grace_s)
     return Agent(
         made.workers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping, Sequence
 
@@ -52,6 +53,7 @@ def run_command(
         console.name = agent.name
         recorded = torch_events(config, made, title)
         _follow(agent.name, watched.service, events, recorded)
+        _loaded(as_program)
         with noticing(config, agent, console.tell):
             report = watched.run(agent, last=as_program)
         if recorded is not None:
@@ -70,6 +72,13 @@ def run_command(
     if error is not None:
         error.reported = True
         raise error
+
+
+def _loaded(as_program: bool) -> None:
+    """What the process has loaded until now stays: it is never searched for garbage. See `__main__.py`."""
+    if as_program:
+        gc.freeze()
+        gc.enable()
 
 
 def _follow(name: str, service: Service, *recorders: EventFile | TorchEvents | None) -> None:

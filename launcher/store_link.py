@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..agent.agent import Link, MakeLink
+from ..agent.link import Link, MakeLink
 from ..agent.rules import alone_s
 from ..agent.spec import EtcdSpec, RendezvousSpec
 from ..rendezvous.driver.driver import Driver, OpenStore
@@ -19,6 +20,7 @@ from ..rendezvous.store import Join, Store, StoreUnreachable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ..agent.worker_store.in_thread import ServerThread
     from ..rendezvous.driver.fencing import Fencing
     from ..rendezvous.driver.succession import Succession
     from ..rendezvous.etcd.client import EtcdClient
@@ -40,12 +42,16 @@ def link_to(
         if tell:
             tell(text, False)
 
+    told: list[Any] = []
+    """Kept while the agent opens its store more than once: where its job goes on (`c10d/addressed.py`)."""
+
     def make(node: str, name: str, post: Post) -> Link:
         lease_s = spec.lease_s if spec.fences or spec.succeeds else 0.0
-        job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc, lease_s)
+        goes = spec.survivor_goes
+        job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc, lease_s, goes)
         if meeting is not None:
             return _MetDriver(meeting, node, name, job, post, spec.beat_s, spec.lease_s, warn)
-        opener = _opener(spec, given, warn, as_program, node)
+        opener = _opener(spec, given, warn, as_program, node, told)
         where = partial(address, spec, tell)
         fencing = _fencing(node, name, spec, grace_s, warn) if spec.fences else None
         return Driver(
@@ -59,17 +65,24 @@ def link_to(
             find_addr=where,
             warn=warn,
             fencing=fencing,
-            succession=_succession(node, spec, warn) if spec.succeeds and given is None else None,
+            succession=_succession(node, spec, warn, tell) if spec.succeeds and given is None else None,
         )
 
     return make
 
 
-def _succession(node: str, spec: RendezvousSpec, warn: Callable[[str], None]) -> Succession:
+def _succession(node: str, spec: RendezvousSpec, warn: Callable[[str], None], tell: Tell | None) -> Succession:
     from ..rendezvous.driver.links import Links
     from ..rendezvous.driver.succession import Succession
 
-    return Succession(node, spec.lease_s, Links(warn), warn)
+    def expect(text: str) -> None:
+        """Routine: nearly every job has one endpoint, and most of their hosts live."""
+        if tell:
+            tell(text, True)
+
+    loud = spec.listed or spec.survivor_goes
+    mention = warn if loud else expect
+    return Succession(node, spec.lease_s, Links(warn), warn, mention, survivor_goes=spec.survivor_goes)
 
 
 def _fencing(node: str, name: str, spec: RendezvousSpec, grace_s: float, warn: Callable[[str], None]) -> Fencing:
@@ -79,7 +92,13 @@ def _fencing(node: str, name: str, spec: RendezvousSpec, grace_s: float, warn: C
     from ..rendezvous.driver.fencing import Fencing
 
     return Fencing(
-        node, spec.lease_s, alone_s(grace_s, spec), FencePage(), TcpChannel(warn), Neighbours(spec.run_id, name)
+        node,
+        spec.lease_s,
+        alone_s(grace_s, spec),
+        FencePage(),
+        TcpChannel(warn),
+        Neighbours(spec.run_id, name),
+        hosted=not spec.elects,
     )
 
 
@@ -141,7 +160,7 @@ def address(spec: RendezvousSpec, tell: Tell | None = None) -> str:
 
 
 def _opener(
-    spec: RendezvousSpec, given: Store | None, say: Callable[[str], None], as_program: bool, node: str
+    spec: RendezvousSpec, given: Store | None, say: Callable[[str], None], as_program: bool, node: str, told: list[Any]
 ) -> OpenStore:
     def open_c10d(closing: threading.Event, join: Join) -> Store:
         from ..rendezvous.c10d import store as c10d
@@ -176,7 +195,9 @@ def _opener(
     if given is not None:
         return partial(_join, given)
     if spec.succeeds:
-        return partial(_open_listed, spec, node, say)
+        return (
+            partial(_open_listed, spec, node, say) if spec.listed else partial(_open_addressed, spec, node, say, told)
+        )
     return open_etcd if spec.backend == "etcd" else open_c10d
 
 
@@ -197,6 +218,41 @@ def _open_listed(
         join=join,
         warn=say,
     )
+
+
+def _open_addressed(
+    spec: RendezvousSpec,
+    node: str,
+    say: Callable[[str], None],
+    told: list[Any],
+    closing: threading.Event,
+    join: Join,
+) -> Store:
+    from ..rendezvous.c10d import addressed, one_endpoint
+    from ..rendezvous.c10d.keys import Keys
+    from ..rendezvous.c10d.store import Hosting
+
+    return addressed.open_addressed(
+        one_endpoint.OneEndpoint(parse_endpoint(spec.endpoint), Keys(spec.run_id), spec.lease_s),
+        spec.run_id,
+        addressed.Opening(
+            node=node,
+            start=_small_server,
+            told=told,
+            is_host=spec.is_host,
+            connect_timeout_s=spec.connect_timeout_s,
+            cancelled=closing,
+            join=join,
+            on_wait=say,
+            hosting=Hosting(shared=True, warn=say),
+        ),
+    )
+
+
+def _small_server(bound: socket.socket) -> ServerThread:
+    from ..agent.worker_store.in_thread import ServerThread
+
+    return ServerThread(bound)
 
 
 def _need_only_grpc() -> None:

@@ -232,7 +232,7 @@ class Agreement(_message.Message):
     def __init__(self, number: _Optional[int] = ..., act: _Optional[_Union[Act, str]] = ..., label: _Optional[str] = ..., because: _Optional[str] = ..., at: _Optional[int] = ..., over: bool = ..., requests: _Optional[_Iterable[_Union[Served, _Mapping[str, object]]]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "grace_s", "requests", "answer", "control", "witness_port", "fenced_round", "permitted_round", "alone_s", "presence", "ended_here", "store", "magic")
+    __slots__ = ("version", "node", "name", "state", "seq", "round", "nproc", "role", "addr", "port", "preferred_rank", "restarts_left", "failure", "finished", "because", "min_nodes", "max_nodes", "deaths", "charge_local", "all_exits_reported", "grace_s", "requests", "answer", "control", "witness_port", "fenced_round", "permitted_round", "alone_s", "presence", "ended_here", "store", "vote_port", "magic")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +264,7 @@ class NodeRecord(_message.Message):
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     ENDED_HERE_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    VOTE_PORT_FIELD_NUMBER: _ClassVar[int]
     MAGIC_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: str
@@ -296,8 +297,9 @@ class NodeRecord(_message.Message):
     presence: str
     ended_here: _containers.RepeatedScalarFieldContainer[str]
     store: str
+    vote_port: int
     magic: int
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., preferred_rank: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., all_exits_reported: bool = ..., grace_s: _Optional[float] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping[str, object]]]] = ..., answer: _Optional[_Union[Answer, _Mapping[str, object]]] = ..., control: _Optional[str] = ..., witness_port: _Optional[int] = ..., fenced_round: _Optional[int] = ..., permitted_round: _Optional[int] = ..., alone_s: _Optional[float] = ..., presence: _Optional[str] = ..., ended_here: _Optional[_Iterable[str]] = ..., store: _Optional[str] = ..., magic: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., seq: _Optional[int] = ..., round: _Optional[int] = ..., nproc: _Optional[int] = ..., role: _Optional[str] = ..., addr: _Optional[str] = ..., port: _Optional[int] = ..., preferred_rank: _Optional[int] = ..., restarts_left: _Optional[int] = ..., failure: _Optional[_Union[WorkerFailure, _Mapping[str, object]]] = ..., finished: bool = ..., because: _Optional[str] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., deaths: _Optional[_Iterable[_Union[WorkerFailure, _Mapping[str, object]]]] = ..., charge_local: bool = ..., all_exits_reported: bool = ..., grace_s: _Optional[float] = ..., requests: _Optional[_Iterable[_Union[Request, _Mapping[str, object]]]] = ..., answer: _Optional[_Union[Answer, _Mapping[str, object]]] = ..., control: _Optional[str] = ..., witness_port: _Optional[int] = ..., fenced_round: _Optional[int] = ..., permitted_round: _Optional[int] = ..., alone_s: _Optional[float] = ..., presence: _Optional[str] = ..., ended_here: _Optional[_Iterable[str]] = ..., store: _Optional[str] = ..., vote_port: _Optional[int] = ..., magic: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("node", "name", "group_rank", "rank_offset", "nproc", "role", "role_offset", "control")

@@ -1,4 +1,4 @@
-"""Endpoints: parsing, name resolution, and the address at which other nodes reach this one.
+"""Endpoints: parsing, name resolution, a port of all addresses, and the address at which other nodes reach this one.
 
 Grammar of torchrun's --rdzv-endpoint (torch 2.13): `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT`; empty is localhost.
 """
@@ -147,3 +147,24 @@ def _source(address: Address) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:  # no route, or this kernel lacks the address family
         return None
+
+
+def bound_anywhere() -> socket.socket:
+    """A socket on a free port of all addresses of this host, of both families where it has both. It does not listen; no
+    other process gets the port. Raises OSError."""
+    try:
+        return _bound(socket.AF_INET6, "::")
+    except OSError:  # this kernel has no IPv6, or it is switched off
+        return _bound(socket.AF_INET, "")
+
+
+def _bound(family: int, host: str) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        made.bind((host, 0))
+    except OSError:
+        made.close()
+        raise
+    return made

@@ -87,6 +87,8 @@ class JobSpec:
     """How workers are counted: "number", whichever; or a name such as "gpu"."""
     lease_s: float = 0.0
     """On stores that elect, where it decides when workers end that are cut off; 0: it may differ."""
+    survivor_goes: bool = False
+    """Of two nodes the guest goes on once the host of the store is silent (--rdzv-conf survivor=go)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ class NodeRecord:
     """Presences of agents of which no process is left, as this node sees on its host; at most `MAX_ENDED_HERE`."""
     store: str = ""
     """HOST:PORT where it could serve the job's store, should its host die; empty: nowhere."""
+    vote_port: int = 0
+    """Where, at `addr`, it is asked for its vote for the next host of the store; 0: nowhere."""
 
 
 MAX_ENDED_HERE = 256

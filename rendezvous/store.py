@@ -15,7 +15,7 @@ backend can promise that*. TCPStore cannot while its server is frozen, so the dr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .shared_values import Values
 
@@ -37,6 +37,14 @@ class StoreRefused(StoreUnreachable):
 
 class StoreForeign(StoreError):
     """The server is not a store of this job, or a key of the job holds bytes that elastic-agent did not write."""
+
+
+class StoreReplaced(StoreForeign):
+    """The store that this node was in is gone, and another one, of the same endpoint, is in its place."""
+
+
+class StoreElsewhere(StoreReplaced):
+    """The job of this run id goes on at another endpoint: what this node has joined or begun in its place is none."""
 
 
 class StoreFenced(StoreError):
@@ -176,6 +184,16 @@ class Store(Values, Protocol):
         """Delete the nodes, heartbeats and announcements of this incarnation; its job's record stays. For the
         coordinator of a closed job, once every node has ended. No effect if the term is over, or on a hosted store,
         whose contents end with its host."""
+        ...
+
+
+@runtime_checkable
+class Founding(Protocol):
+    """A session of a store in which a job may begin that goes on elsewhere, beside `Store`."""
+
+    def found(self) -> None:
+        """Before each round begins. Raises StoreElsewhere if no round has begun here, and the job of this run id goes
+        on elsewhere."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...proto.frozen import dataclass
 from ...rendezvous.failures import WorkerFailure
@@ -258,23 +258,37 @@ def _content(message: str, stack: str, timestamp: int, exit_code: int) -> dict[s
 
 
 def _write_json(path: str, content: dict[str, object]) -> str:
-    import json
-
-    data = json.dumps(content).encode()
-    temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        try:
-            _write_synced(temporary, data, os.O_EXCL)
-            os.replace(temporary, path)
-        except OSError:
-            # A mounted file, such as /dev/termination-log, can be written but not replaced.
-            _write_synced(path, data, os.O_TRUNC)
-        finally:
-            if os.path.lexists(temporary):
-                os.unlink(temporary)
+        write_json(path, content)
     except OSError as error:
         return f"cannot write error file {path}: {error.strerror or error}; check TORCHELASTIC_ERROR_FILE"
     return ""
+
+
+def write_json(path: str, content: Mapping[str, object], indent: int | None = None) -> None:
+    """Write the file as a whole: a reader finds the old one or the new one. What is no regular file, such as /dev/null,
+    /dev/stdout or a pipe, is written to and stays. Raises OSError."""
+    import json
+
+    data = (json.dumps(content, indent=indent) + "\n" * (indent is not None)).encode()
+    if _is_special(path):
+        with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb") as file:
+            file.write(data)
+        return
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        _write_synced(temporary, data, os.O_EXCL)
+        os.replace(temporary, path)
+    except OSError:
+        # A mounted file, such as /dev/termination-log, can be written but not replaced.
+        _write_synced(path, data, os.O_TRUNC)
+    finally:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+
+
+def _is_special(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def _write_synced(path: str, data: bytes, flag: int) -> None:

@@ -59,6 +59,7 @@ EDGES: Mapping[tuple[Phase, Phase], str] = {
     (CONNECTING, JOINING): "the store answers",
     (CONNECTING, ENDED): "the store is not served, the host keeps failing, or a request to stop",
     (JOINING, WORKING): "a round begins with this node",
+    (JOINING, CONNECTING): "the job goes on elsewhere, and no round has begun here",
     (
         JOINING,
         ENDING,
@@ -114,6 +115,11 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
     CONNECTING: {
         StoreOpened: on_store.on_opened,
         StoreFailed: on_store.on_store_failed,
+        PlacePrepared: ignore,
+        PlaceFailed: ignore,
+        WorkersFenced: ignore,
+        WorkersGone: ignore,
+        WorkerStoreLost: ignore,
         NeighboursEnded: ignore,
         NurseryLost: on_workers.on_nursery_lost_at_rest,
         HangFound: ignore,
@@ -124,7 +130,7 @@ _HANDLERS: Mapping[Phase, Mapping[type[Event], Handler]] = {
         DeadlineReached: ignore,
     },
     JOINING: {
-        StoreFailed: on_store.on_store_failed,
+        StoreFailed: on_store.on_store_failed_while_joining,
         StoreWentAway: on_store.on_went_away,
         StoreCameBack: on_store.on_came_back,
         RoundSeen: on_round.on_round_while_joining,

@@ -143,7 +143,7 @@ def _await_coordinator(node: Node, now: float, rules: Rules) -> Move:
     seen = node.latest_round
     over_here = seen is not None and seen.phase is RoundPhase.RUNNING and seen.number == node.round
     due = node.phase is Phase.JOINING and (seen is None or over_here)
-    return transitions.await_answer(node, now) if rules.fences and due else (replace(node, unanswered_since=None), ())
+    return transitions.await_answer(node, now) if rules.elects and due else (replace(node, unanswered_since=None), ())
 
 
 def on_place_failed(node: Node, event: PlaceFailed, now: float, rules: Rules) -> Move:

@@ -15,10 +15,10 @@ from ...rendezvous.driver.events import (
     StoreWentAway,
 )
 from ...rendezvous.records import NodeState, RoundPhase
-from ...rendezvous.store import JobMismatch, VersionMismatch
+from ...rendezvous.store import JobMismatch, StoreElsewhere, StoreReplaced, VersionMismatch
 from .. import exit_status
 from . import on_request, transitions, verdicts
-from .events import Event, WakeAt
+from .events import Event, OpenStore, WakeAt
 from .state import Node, Rules, StoreOutage, Verdict
 from .transitions import Move
 
@@ -33,14 +33,28 @@ def on_opened(node: Node, event: StoreOpened, now: float, rules: Rules) -> Move:
     return transitions.rejoin(replace(node, hosting=event.hosting, place=place), rules, now, "the store answers")
 
 
+def on_store_failed_while_joining(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
+    """Where the job goes on elsewhere, and this node has had no place in any round: it begins again there."""
+    begun = node.round > 0 or (node.latest_round is not None and node.latest_round.begun)
+    if not isinstance(event.error, StoreElsewhere) or begun or node.verdict is not None:
+        return on_store_failed(node, event, now, rules)
+    fresh = Node(budget=node.budget, requests=node.requests, requested=node.requested)
+    return replace(fresh, because=f"{event.error}; joining it there"), (OpenStore(),)
+
+
 def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
     node = replace(node, outage=replace(node.outage, spoiled=True))
     if node.verdict is not None:  # each thread on the store reports it once; only people may cut the grace short
-        return node, ()
+        return transitions.hurry(node, now, str(event.error)) if isinstance(event.error, StoreReplaced) else (node, ())
     status, reason = _STATUS.get(type(event.error), exit_status.STORE_LOST), str(event.error)
     if node.finished and status == exit_status.STORE_LOST:
         return on_request.leave(node, rules, now, verdicts.of_store_lost(node, rules, reason))
-    return on_request.leave(node, rules, now, Verdict(status, reason))
+    node, effects = on_request.leave(node, rules, now, Verdict(status, reason))
+    if not isinstance(event.error, StoreReplaced):
+        return node, effects
+    # The host's node was started again, and is about to run workers of a new job: these must not run beside them.
+    node, orders = transitions.hurry(node, now, f"{reason}; killing workers now")
+    return node, (*effects, *orders)
 
 
 def on_went_away(node: Node, event: StoreWentAway, now: float, rules: Rules) -> Move:

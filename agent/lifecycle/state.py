@@ -76,6 +76,8 @@ class Rules:
     """How long processes that workers left behind may run on before they are stopped."""
     fences: bool = False
     """This node may be asked by others, while the store does not answer, whether their workers may run on."""
+    elects: bool = False
+    """The store elects the node that coordinates, so there may be none for a while."""
     control: str = ""
     """Of the control service on TCP: HOST:PORT, or :PORT where HOST is that of this node; empty: none."""
 

@@ -14,7 +14,16 @@ from elastic_agent.rendezvous.store import StoreError
 BOUND_S = 900.0
 """The longest that any order may take."""
 
+SWITCH_S = 1.0
+"""So long a thread waits for the interpreter before it asks for it. Each of a thousand threads that wait would ask two
+hundred times a second, which takes more than all that they do; an agent has an interpreter of its own."""
+
 Answer = Mapping[str, object]
+
+
+def share_interpreter() -> None:
+    """Of a process of many participants."""
+    sys.setswitchinterval(SWITCH_S)
 
 
 def serve(orders: Mapping[str, Callable[[int], Answer]]) -> None:

@@ -3,6 +3,7 @@ BEAT_S LEASE_S`."""
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -13,8 +14,8 @@ from elastic_agent.rendezvous.records import JobSpec
 from elastic_agent.rendezvous.store import Store
 
 from . import counters
-from .answering import Answer, Places, serve
-from .participant import Participant, opener
+from .answering import Answer, Places, serve, share_interpreter
+from .participant import Participant, fencing, opener
 
 RUN_ID = "scale"
 COMMAND = ("train.py",)
@@ -42,11 +43,11 @@ class Crowd:
             with opening:
                 return open_store(cancelled, join)
 
-        spec = JobSpec(RUN_ID, COMMAND, low, high)
-        places = self._places
+        spec = JobSpec(RUN_ID, COMMAND, low, high, lease_s=lease_s)
+        places, times = self._places, (beat_s, lease_s)
         self._all = [
-            Participant(f"node{number:05}", spec, open_in_turn, places.placed, places.failed, (beat_s, lease_s))
-            for number in range(first, first + count)
+            Participant(name, spec, open_in_turn, places.placed, places.failed, times, fencing(name, backend, lease_s))
+            for name in (f"node{number:05}" for number in range(first, first + count))
         ]
 
     def join(self, number: int) -> Answer:
@@ -71,7 +72,15 @@ class Crowd:
         return {}
 
 
+def raise_limit() -> None:
+    """As many descriptors as this process may have: a participant has two connections, and four more for its fence."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> None:
+    raise_limit()
+    share_interpreter()
     client.HANDSHAKE_S = store.ATTEMPT_S = HANDSHAKE_S
     crowd = Crowd(sys.argv[1:])
     serve({"join": crowd.join, "arrived": crowd.arrived, "count": crowd.count, "fail": crowd.fail, "die": crowd.die})

@@ -15,8 +15,8 @@ from elastic_agent.rendezvous.records import JobSpec
 
 from . import counters
 from .answering import Answer, Places, serve
-from .crowd import COMMAND, RUN_ID
-from .participant import Participant, opener
+from .crowd import COMMAND, RUN_ID, raise_limit
+from .participant import ALONE_S, Participant, fencing, opener
 
 SERVER_THREAD = "pt_tcpstore"
 """How torch names the thread that serves a TCPStore."""
@@ -34,13 +34,17 @@ class Host:
         self._port = parse_endpoint(endpoint).port
         self._loop = Loop()
         self._places = Places(1)
-        self._rules = Rules("host", low, high, beat_s=beat_s, lease_s=lease_s, last_call_timeout_s=600.0, quiet_s=60.0)
+        self._rules = Rules(
+            "host", low, high, beat_s=beat_s, lease_s=lease_s, last_call_timeout_s=600.0, quiet_s=60.0,
+            fences=True, hosted=backend != "etcd", alone_s=ALONE_S,
+        )  # fmt: skip
         self._state = Rendezvous()
         self._leads = threading.Event()
         self._decided_s, self._decisions = 0.0, 0
         self._node = Participant(
-            "host", JobSpec(RUN_ID, COMMAND, low, high), opener(backend, endpoint, RUN_ID, lease_s, hosts=True),
-            self._places.placed, self._places.failed, (beat_s, lease_s),
+            "host", JobSpec(RUN_ID, COMMAND, low, high, lease_s=lease_s),
+            opener(backend, endpoint, RUN_ID, lease_s, hosts=True),
+            self._places.placed, self._places.failed, (beat_s, lease_s), fencing("host", backend, lease_s),
         )  # fmt: skip
         self._node.driver._post = self._loop.post
 
@@ -90,6 +94,7 @@ class Host:
 
 
 def main() -> None:
+    raise_limit()
     host = Host(sys.argv[1:])
     serve({"open": host.open, "arrived": host.arrived, "count": host.count})
 

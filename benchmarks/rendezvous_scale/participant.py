@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from elastic_agent.agent.processes.fence_page import FencePage
 from elastic_agent.rendezvous.c10d.store import open_c10d
+from elastic_agent.rendezvous.driver.channel import TcpChannel
 from elastic_agent.rendezvous.driver.driver import Driver, OpenStore
 from elastic_agent.rendezvous.driver.events import (
     LoopAsked,
@@ -15,12 +17,15 @@ from elastic_agent.rendezvous.driver.events import (
     StoreOpened,
     StoreWentAway,
 )
+from elastic_agent.rendezvous.driver.fencing import Fencing
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.failures import WorkerFailure
 from elastic_agent.rendezvous.records import JobSpec, NodeRecord, NodeState, Round, RoundPhase
 from elastic_agent.rendezvous.store import StoreError
 
 CONNECT_TIMEOUT_S = 500.0
+ALONE_S = 40.0
+"""As `NodeRecord.alone_s`, of an agent with the default times."""
 
 
 def opener(backend: str, endpoint: str, run_id: str, lease_s: float, *, hosts: bool = False) -> OpenStore:
@@ -37,6 +42,12 @@ def opener(backend: str, endpoint: str, run_id: str, lease_s: float, *, hosts: b
     )
 
 
+def fencing(name: str, backend: str, lease_s: float) -> Fencing:
+    """As an agent has it: a page in memory, a port and a thread that answer, a thread that asks. Without a presence on
+    this host (`agent/processes/neighbours.py`), which is of a process, and a process is many participants here."""
+    return Fencing(name, lease_s, ALONE_S, FencePage(), TcpChannel(_warn), hosted=backend != "etcd")
+
+
 class Participant:
     """A node that publishes what an agent with one worker would."""
 
@@ -48,20 +59,22 @@ class Participant:
         placed: Callable[[int], None],
         failed: Callable[[StoreError], None],
         times_s: tuple[float, float],
+        fenced: Fencing | None = None,
     ) -> None:
         """`placed` gets the number of each round in which this node has a place, and 0 once its last record is written;
         `failed` why its store cannot be used. Both are called on the driver's threads. `times_s`: between heartbeats,
-        and of a lease."""
+        and of a lease. `fenced`: as `fencing` makes it."""
         self.name = name
         self.round = 0
         self._placed, self._failed = placed, failed
         self._spec = spec
         self._seq = 0
         self._finishing = False
+        self._fenced = fenced is not None
         self._last = -1
         """Number of the last record."""
         self.driver = Driver(
-            name, name, spec, open_store, self.take, *times_s, find_addr=lambda: "127.0.0.1", warn=_warn
+            name, name, spec, open_store, self.take, *times_s, find_addr=lambda: "127.0.0.1", warn=_warn, fencing=fenced
         )
 
     def publish(self, state: NodeState, failure: WorkerFailure | None = None) -> None:
@@ -69,11 +82,13 @@ class Participant:
         finished = state in (NodeState.FINISHED, NodeState.ENDED)
         self._finishing = self._finishing or finished
         low, high = self._spec.min_nodes, self._spec.max_nodes
+        runs = state in (NodeState.WORKING, NodeState.FINISHED)
+        fenced_round = max(self.round - runs, 0) if self._fenced else 0
         self.driver.publish(
             NodeRecord(
                 self.name, self.name, state, self._seq, self.round, addr="127.0.0.1", port=1, finished=finished,
                 all_exits_reported=finished, min_nodes=low, max_nodes=high, restarts_left=1000, failure=failure,
-                deaths=(failure,) if failure is not None else (),
+                deaths=(failure,) if failure is not None else (), fenced_round=fenced_round,
             )
         )  # fmt: skip
 

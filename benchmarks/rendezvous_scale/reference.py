@@ -19,7 +19,7 @@ from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.store import StoreError
 
 from . import counters
-from .answering import BOUND_S, Answer, Places, serve
+from .answering import BOUND_S, Answer, Places, serve, share_interpreter
 
 TIMEOUT = timedelta(seconds=BOUND_S)
 
@@ -60,6 +60,7 @@ class Reference:
 
 
 def main() -> None:
+    share_interpreter()
     reference = Reference(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     serve({"join": reference.join, "count": reference.count})
 

@@ -14,6 +14,7 @@ from ...proto import progress
 from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
 from ...rendezvous.records import Member
+from ...rendezvous.shared_values import SharedValues
 from ..decisions.questions import Question
 from ..job_view import Answers
 from ..table.watch import Table
@@ -47,7 +48,11 @@ class AgentsJob:
         answers them; `warn` gets a line where it does not. Raises RuntimeError where the host refuses a thread."""
         self._agent, self._table = agent, table
         if any(each.asks_nodes for each in table.watches):
-            self._exchange = Exchange(agent.link.values, self._identity, agent.name, self._reply, warn)
+
+            def values() -> SharedValues | None:
+                return agent.link.values()  # an agent may get another link
+
+            self._exchange = Exchange(values, self._identity, agent.name, self._reply, warn)
             self._exchange.begin()
 
     def set_table(self, table: Table) -> None:

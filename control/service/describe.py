@@ -14,7 +14,8 @@ from ...agent.spec import RendezvousSpec
 from ...proto.frozen import replace
 from ...proto.progress import Progress
 from ...rendezvous import failures
-from ...rendezvous.coordinator.state import Rendezvous, Seen
+from ...rendezvous.coordinator.nodes import Seen
+from ...rendezvous.coordinator.state import Rendezvous
 from ...rendezvous.records import Member, Round, RoundPhase
 from ...rendezvous.text import duration
 from ..decisions import capacity

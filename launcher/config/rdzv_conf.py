@@ -24,6 +24,7 @@ KEYS = {
     "keep_alive_interval": "torchrun's name for beat",
     "keep_alive_max_attempt": "heartbeats missed until a node is lost: lease = interval x attempts",
     "store_grace": "seconds for which workers go on while the store does not answer (30)",
+    "survivor": "go: of two nodes the guest goes on if the host is silent, at the risk of two jobs (wait)",
     "read_timeout": "seconds to wait for a store at the endpoint, at most join_timeout (60)",
     "timeout": "static: the default of join_timeout and read_timeout (900)",
     "is_host": "whether this node hosts the store (the node that can bind the endpoint does)",
@@ -64,6 +65,7 @@ class RdzvConf:
     lease_s: float
     store_grace_s: float
     connect_timeout_s: float
+    survivor_goes: bool
     is_host: bool | None
     rank: int | None
     warnings: tuple[str, ...]
@@ -113,6 +115,7 @@ def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> Rd
         lease_s=lease_s,
         store_grace_s=_time(given, "store_grace", _DEFAULTS.store_grace_s),
         connect_timeout_s=connect_s,
+        survivor_goes=_survivor(given),
         is_host=truth(_NAMES["is_host"], given["is_host"]) if "is_host" in given else None,
         rank=whole(_NAMES["rank"], given["rank"]) if "rank" in given else None,
         warnings=tuple(_without_effect(given, static)),
@@ -148,6 +151,13 @@ def _liveness(given: Conf) -> tuple[float, float]:
             f"give lease={5 * beat_s:g} or a shorter beat"
         )
     return beat_s, lease_s
+
+
+def _survivor(given: Conf) -> bool:
+    found = str(given.get("survivor", "wait")).strip().lower()
+    if found not in ("go", "wait"):
+        raise UsageError(f"--rdzv-conf survivor is {given['survivor']!r}; give go or wait")
+    return found == "go"
 
 
 def _waits(given: Conf, static: bool) -> tuple[float, float]:

@@ -125,6 +125,14 @@ def _base(conf: RdzvConf, backend: str, low: int, high: int) -> RendezvousSpec:
     )
 
 
+def _without_survivor(conf: RdzvConf, why: str) -> None:
+    """Raises UsageError if survivor=go was given, which has no meaning here."""
+    if conf.survivor_goes:
+        raise UsageError(
+            f"--rdzv-conf survivor=go is for c10d with one endpoint and two nodes, but {why}; leave survivor out"
+        )
+
+
 def _alone(what: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
     """This node alone; `what`: the setting that leads here, for messages."""
     if nodes[0] > 1:
@@ -158,14 +166,17 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
             )
         return _alone(f"--rdzv-endpoint {endpoint}", configs, nodes, node_rank)
     conf = read_rdzv_conf(configs, static=False)
+    if nodes[1] != 2:
+        _without_survivor(conf, f"--nnodes allows {nodes[1]}")
     spec = replace(_base(conf, "c10d", *nodes), endpoint=joined(host, port), node_rank=node_rank, is_host=conf.is_host)
-    return Choice(spec, warnings=conf.warnings)
+    return Choice(replace(spec, survivor_goes=conf.survivor_goes), warnings=conf.warnings)
 
 
 def _listed(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
     """Several nodes that may host the store; the first one begins the job."""
     named = [joined(*parse_endpoint("--rdzv-endpoint", one, C10D_PORT)) for one in endpoint.split(",")]
     conf = read_rdzv_conf(configs, static=False)
+    _without_survivor(conf, f"--rdzv-endpoint lists {len(named)}")
     if len(set(named)) < len(named):
         raise UsageError(f"--rdzv-endpoint is {endpoint!r}, which names one endpoint twice; leave one of them out")
     if any(one.endswith(":0") for one in named):
@@ -190,6 +201,7 @@ def _etcd(
     conf = read_rdzv_conf(configs, static=False, also=etcd_conf.KEYS)
     if conf.is_host is not None:
         raise UsageError("--rdzv-conf is_host is for c10d; with etcd no node hosts the store; leave is_host out")
+    _without_survivor(conf, "with etcd no node hosts the store")
     etcd = etcd_conf.read_etcd_conf(configs, tls, env)
     spec = replace(_base(conf, "etcd", *nodes), endpoint=endpoints, node_rank=node_rank, etcd=etcd)
     return Choice(spec, warnings=conf.warnings)
@@ -219,6 +231,7 @@ def _static(
             f"--rdzv-conf is_host is {conf.is_host}, but this is node {rank}, and node 0 hosts the store of a static "
             "rendezvous; leave is_host out"
         )
+    _without_survivor(conf, "node 0 hosts the store of a static rendezvous")
     warnings = list(conf.warnings)
     if low != high:
         warnings.append(f"--nnodes {low}:{high} means exactly {high} in a static rendezvous; use c10d to be elastic")

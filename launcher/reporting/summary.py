@@ -6,10 +6,10 @@ node that has not received it reports the failures of its own workers. docs/exit
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from ...agent.errors import AgentError
+from ...agent.failures.error_files import write_json
 from ...agent.output.log_dirs import make_temporary_dir
 from ...rendezvous.failures import PASSIVE, Ending, Judged, Role, WorkerFailure
 from ...rendezvous.records import Outcome
@@ -65,17 +65,9 @@ def write_summary(report: Report, name: str, env: Mapping[str, str]) -> str:
             return f"cannot write the summary: {error}; name a file with {VARIABLE}"
     if not path:
         return ""
-    spare = f"{path}.{os.getpid()}.tmp"
     try:
-        import json
-
-        with open(spare, "w", encoding="utf-8") as file:
-            json.dump(as_dict(report, name), file, indent=1)
-            file.write("\n")
-        os.replace(spare, path)
+        write_json(path, as_dict(report, name), indent=1)
     except OSError as error:
-        if os.path.lexists(spare):
-            os.unlink(spare)
         return f"cannot write the summary {path}: {error.strerror or error}; name another file with {VARIABLE}"
     return "" if env.get(VARIABLE) else f"the summary for programs is {path}"
 

@@ -11,6 +11,7 @@ from ...agent.agent import Agent, Known
 from ...agent.lifecycle.state import Phase, Verdict
 from ...agent.loop import Loop
 from ...agent.report import AgentEvent
+from ...rendezvous.coordinator.nodes import READY
 from ...rendezvous.driver.events import LoopAsked
 from ...rendezvous.records import Round
 from ...rendezvous.text import count, duration
@@ -76,7 +77,7 @@ def waiting(known: Known, since_s: float, now: float) -> str:
         left = duration(max(0.0, state.barrier_until - now))
         return f"{done} of {count(len(state.members), 'node')} finished, barrier {left} left"
     if node.phase is Phase.JOINING and leads:
-        missing = rules.min_nodes - len(state.ready())
+        missing = rules.min_nodes - state.how_many(READY)
         left = duration(max(0.0, state.since + rules.join_timeout_s - now))
         if missing > 0:
             return f"waiting for {missing} more {'node' if missing == 1 else 'nodes'}, {so_far}, {left} left"

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..endpoint import Address
+from ..endpoint import Address, Endpoint, resolve
 from ..store import StoreError, StoreForeign, StoreUnreachable
 
 MAX_VALUE_BYTES = 1024 * 1024
@@ -326,3 +326,17 @@ def _bounded(key: str, value: bytes) -> bytes:
 
 def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
     return (keys[start : start + KEYS_PER_REQUEST] for start in range(0, len(keys), KEYS_PER_REQUEST))
+
+
+def connect_any(where: Endpoint, timeout_s: float, call_timeout_s: float) -> tuple[TcpStoreClient, Address]:
+    """A client of the server at the first of this endpoint's addresses that takes a connection, and that address.
+    Raises as `connect`, and StoreUnreachable if there is none."""
+    last = StoreUnreachable(f"{where.host} has no address")
+    for address in resolve(where):
+        try:
+            return connect(address, str(where), timeout_s, call_timeout_s), address
+        except HandshakeTimeout:
+            raise
+        except StoreUnreachable as why:
+            last = why
+    raise last

@@ -15,6 +15,9 @@ WARN_FROM, CALM_BELOW = 0.8, 0.7
 """Fractions of the limit: from the first on there is a warning, and below the second there may be another one."""
 PER_NODE = 2
 """Connections that a node keeps open: one to write, one that waits for announcements."""
+SERVER_NEEDS = 12
+"""Descriptors with which torch's server starts and answers its own node: its loop takes seven (libuv 1.48), the
+listening socket one, and two connections of this process have both their ends here."""
 
 
 class DescriptorWatch:
@@ -45,6 +48,18 @@ class DescriptorWatch:
                 f"{(limit - used) // PER_NODE} more nodes can join; start it with a higher hard limit (`ulimit -Hn`)"
             )
             self._warned = fraction
+
+
+def check_for_server() -> None:
+    """Raises OSError (EMFILE) unless a server of the store can start. Without a descriptor for a connection torch's
+    server closes each one at once, and its own first connection is tried again for a minute."""
+    held: list[int] = []
+    try:
+        while len(held) < SERVER_NEEDS:
+            held.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _soft_limit() -> int:

@@ -5,6 +5,7 @@ Below `elastic_agent/<run id, percent-encoded>/`:
     job              the job's record, create-only
     life             random token of this server, so that clients recognise a restarted, empty server
     host             where several nodes may host the store: who does, in which epoch, and where (`listed.py`)
+    gone             never written; who waits for it waits for the end of the connection
 
 and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on; counters are decimal text:
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..store import StoreForeign
+from ..store import StoreForeign, StoreReplaced
 from ..text import percent_encoded
 from .client import TcpStoreClient
 
@@ -58,6 +59,7 @@ class Keys:
         self.job = job + "job"
         self.life = job + "life"
         self.pointer = job + "host"
+        self.gone = job + "gone"
         self.under = f"{job}{incarnation}/"
         self.log_head = self.under + "log/head"
         self.log_compacted = self.under + "log/compacted"
@@ -167,10 +169,11 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
     """On a client of the endpoint `where`: wait for `SERVED` and check that the server serves this job and, if `token`
     is given, is still the same server. Returns the server's token.
 
-    Raises StoreForeign if it serves no job, another job or a job anew, or if a counter holds no count.
+    Raises StoreForeign if it serves no job, another job, or if a counter holds no count; with a token StoreReplaced if
+    it serves a job anew, or is about to.
     """
     if not client.wait(SERVED, timeout_s):
-        raise StoreForeign(
+        raise (StoreReplaced if token else StoreForeign)(
             f"{where} is a TCPStore, but no elastic-agent hosts a job there; "
             "choose another port, or start elastic-agent on the node that the endpoint names"
         )
@@ -185,7 +188,7 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
     checked_count(where, keys.round_head, found, MAX_COUNT)
     life = found.get(keys.life, b"")
     if token and life != token:
-        raise StoreForeign(
+        raise StoreReplaced(
             f"{where} was restarted and has lost the records of job {excerpt(served)}; restart all agents"
         )
     return life

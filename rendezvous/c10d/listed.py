@@ -46,16 +46,18 @@ class Pointer:
     node: str
     endpoint: str
     """As the list gives it."""
+    job: str = "-"
+    """Of which job of its run id; "-" where the list tells."""
 
     def encode(self) -> bytes:
-        return f"{self.epoch} {self.node} {self.endpoint}".encode()
+        return f"{self.epoch} {self.node} {self.endpoint} {self.job}".encode()
 
 
 def read_pointer(value: bytes) -> Pointer | None:
     """The pointer in these bytes; None if another program wrote them."""
     try:
-        epoch, node, endpoint = value[:MAX_POINTER_BYTES].decode("ascii").split(" ")
-        return Pointer(int(epoch), node, endpoint)
+        epoch, node, endpoint, job = value[:MAX_POINTER_BYTES].decode("ascii").split(" ")
+        return Pointer(int(epoch), node, endpoint, job)
     except ValueError:
         return None
 
@@ -120,8 +122,12 @@ class Listed:
 
     def look(self, after: int = 0) -> Found:
         """Ask at all other endpoints. `after`: only stores of a greater epoch count as hosted."""
+        return self.look_at(self.endpoints, after)
+
+    def look_at(self, endpoints: Sequence[Endpoint], after: int) -> Found:
+        """The same, at these of them."""
         hosted, address, exists = None, None, False
-        for endpoint in self.endpoints:
+        for endpoint in endpoints:
             if endpoint == self.own:
                 continue
             for at, pointer, served in self._asked(endpoint):

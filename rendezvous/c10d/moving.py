@@ -40,7 +40,10 @@ class Home:
         self.listed, self.place, self.warn = listed, place, warn
         self.on_moved: Callable[[Pointer], None] = lambda _: None
         """Called when this node has found another host."""
+        self._looking = threading.Lock()
+        """Held while one thread asks at all endpoints, which may take seconds."""
         self._lock = threading.Lock()
+        """Held while the place changes."""
 
     def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
         """A connection to the store, wherever it is hosted. Raises StoreUnreachable."""
@@ -53,12 +56,16 @@ class Home:
                 raise
             found = self._follow(place)
             if found is None:
-                raise StoreUnreachable(f"{place.endpoint}: {error}") from error
+                raise self._lost(place, error) from error
         return _connected(found, self.listed.keys, limit_s), found
+
+    def _lost(self, place: Place, error: StoreError) -> StoreError:
+        """What to raise where this place has no store of the job, and no other one was found."""
+        return StoreUnreachable(f"{place.endpoint}: {error}")
 
     def _follow(self, last: Place) -> Place | None:
         """The place after this one, if there is one by now."""
-        with self._lock:
+        with self._looking:
             if self.place is last:
                 found = self.listed.look(last.pointer.epoch)
                 if found.hosted is None or found.address is None or self.place is not last:
@@ -69,7 +76,9 @@ class Home:
                     token = verify(client, found.hosted.endpoint, self.listed.keys, 0.0)
                 finally:
                     client.close()
-                self._move(Place(place.pointer, place.address, token, None, place.published, place.compaction))
+                with self._lock:
+                    if self.place is last:  # else this node hosts by now
+                        self._move(Place(place.pointer, place.address, token, None, place.published, place.compaction))
             return self.place
 
     def _move(self, place: Place) -> None:
@@ -77,13 +86,14 @@ class Home:
         self.place = place
         self.on_moved(place.pointer)
 
-    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes]) -> None:
-        """Serve the store here from now on, in this epoch. `announced`: the newest announcement, and its version."""
+    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str) -> None:
+        """Serve the store here from now on, in this epoch. `announced`: the newest announcement, and its version; `at`:
+        where others reach it, if this node has none of the endpoints."""
         version, value = announced
         keys, listed = self.listed.keys, self.listed
         if listed.server is None:
             raise StoreError("this node was elected to host the store, and has none of the endpoints")
-        pointer = Pointer(epoch, node, str(listed.own))
+        pointer = Pointer(epoch, node, str(listed.own), self.place.pointer.job)
         client = listed.client()
         token = create_keys(client, keys)
         client.put_all(
@@ -143,9 +153,9 @@ class MovingStore(C10dStore):
         """Call this, from any thread, with each other host that this node finds, and its epoch."""
         self.home.on_moved = lambda pointer: moved(pointer.node, pointer.epoch)
 
-    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes]) -> None:
-        """Serve the store here from now on, with this job's record, and this announcement and its version."""
-        self.home.host(epoch, node, job, announced)
+    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str = "") -> None:
+        """As `driver.succession.Movable.host`."""
+        self.home.host(epoch, node, job, announced, at)
 
     def close_host(self) -> None:
         """Also where another node hosts: who looks for the job gets no answer here any more."""

@@ -11,6 +11,7 @@ import threading
 from ..endpoint import Address, Endpoint
 from ..store import StoreError
 from .claim import port_taken
+from .descriptors import check_for_server
 
 BACKLOG = 4096
 """All nodes may connect at once; the kernel limits it to net.core.somaxconn."""
@@ -42,10 +43,12 @@ class TorchServer:
 def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchServer | None:
     """Serve on this bound socket, and close it in any case. None if another process listens on the port by now.
 
-    Raises StoreError if torch cannot be imported or cannot serve, PortTaken instead of None if `forced`.
+    Raises StoreError if torch cannot be imported or cannot serve, PortTaken instead of None if `forced`, OSError if
+    this process has too few descriptors left.
     """
     try:
         _import_torch(endpoint)
+        check_for_server()
         host, port = bound.getsockname()[:2]
         # An IPv6 socket on the wildcard address accepts IPv4 too.
         family, host = (socket.AF_INET, "127.0.0.1") if host in _WILDCARDS else (bound.family, host)

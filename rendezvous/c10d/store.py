@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from ...proto.frozen import dataclass
-from ..endpoint import Address, Endpoint, parse_endpoint, resolve
+from ..endpoint import Address, Endpoint, parse_endpoint
 from ..store import NO_BEAT, SPOILED, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
 from .claim import PortTaken, claim, several_hosts
-from .client import HandshakeTimeout, TcpStoreClient, connect
+from .client import HandshakeTimeout, TcpStoreClient, connect, connect_any
 from .descriptors import DescriptorWatch
 from .keys import (
     MAX_COUNT,
@@ -94,6 +94,10 @@ class C10dStore(HostedLeadership):
     def endpoint(self) -> Endpoint:
         """Where the store is served; with the actual port if 0 was given."""
         return self._endpoint
+
+    def parts(self) -> tuple[TcpStoreClient, Address, TorchServer | None, bytes]:
+        """Of what this session is made: for another kind of session with the same server."""
+        return self._client, self._address, self._server, self._token
 
     def session(self) -> C10dStore:
         """As `Store.session`, at the same address, without name resolution. Also raises StoreForeign if the server was
@@ -283,6 +287,8 @@ class Hosting:
 
 
 DEFAULT_HOSTING = Hosting()
+Reach = Callable[[Endpoint, str, float, float, Join | None], C10dStore]
+"""As `_reach`."""
 
 
 def open_c10d(
@@ -296,6 +302,7 @@ def open_c10d(
     cancelled: threading.Event | None = None,
     join: Join | None = None,
     hosting: Hosting = DEFAULT_HOSTING,
+    reach: Reach | None = None,
 ) -> C10dStore:
     """The store of job `run_id` at `endpoint` (HOST:PORT; port 29400 if none), hosted here if HOST is this node.
 
@@ -303,23 +310,23 @@ def open_c10d(
     connect_timeout_s: how long to wait for another node to serve the store. on_wait: called once, with one line, when
     the first attempt has failed. cancelled: when set, the wait ends with StoreUnreachable. join: called with the store,
     on the host before other nodes are let in; its errors end the opening, but for StoreUnreachable, which is retried.
-    hosting: what matters only if this process serves.
+    hosting: what matters only if this process serves. reach: makes one attempt to reach a store that another serves.
 
     Raises ValueError for a malformed endpoint; StoreUnreachable if the store was not served in time; StoreForeign if
     the server is not a TCPStore, or serves no job or another job; StoreError if it cannot be hosted here as asked.
     """
-    where = parse_endpoint(endpoint)
+    where, reach = parse_endpoint(endpoint), reach or _reach
     stop, pause_s = cancelled or threading.Event(), RETRY_FIRST_S
     deadline = time.monotonic() + connect_timeout_s
     while True:
         try:
             # Tried again each time: the name may resolve only later, and a port that was taken may become free.
             store = None if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
-            return store or _reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
+            return store or reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
         except PortTaken:
             # If another agent of this run id has it, an error of `join` says more than the port.
             with suppress(StoreForeign, StoreUnreachable):
-                _reach(where, run_id, ATTEMPT_S, call_timeout_s, join).close()
+                reach(where, run_id, ATTEMPT_S, call_timeout_s, join).close()
             raise
         except HandshakeTimeout as why:
             raise StoreForeign(str(why)) from why
@@ -332,14 +339,8 @@ def open_c10d(
             on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
             on_wait = None
         if stop.wait(min(pause_s, left_s)):
-            raise _asked_to_stop(where, reason)
+            raise StoreUnreachable(f"this node was asked to stop while it waited for the store at {where}; {reason}")
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
-
-
-def _asked_to_stop(where: Endpoint, reason: str) -> StoreUnreachable:
-    return StoreUnreachable(
-        f"this node was asked to stop while it waited for the store at {where}; last error: {reason}"
-    )
 
 
 def _gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:
@@ -374,26 +375,17 @@ def _host(
 
 
 def _reach(where: Endpoint, run_id: str, timeout_s: float, call_timeout_s: float, join: Join | None) -> C10dStore:
-    """The store, served by another process. One attempt; raises as `client.connect`, `keys.verify` and `join`."""
+    """The store, served by another process. One attempt; raises as `client.connect_any`, `keys.verify` and `join`."""
     if where.port == 0:
         raise ValueError(f"endpoint {where}: port 0 is for the node that hosts; give the port that the host serves")
     timeout_s = max(min(timeout_s, ATTEMPT_S), 0.1)
-    unreachable = StoreUnreachable(f"{where.host} has no address")
-    for address in resolve(where):
-        try:
-            client = connect(address, str(where), timeout_s, call_timeout_s)
-        except HandshakeTimeout:
-            raise
-        except StoreUnreachable as why:
-            unreachable = why
-            continue
-        keys = Keys(run_id)
-        try:
-            store = C10dStore(client, where, keys, address, None, verify(client, str(where), keys, timeout_s))
-            if join is not None:
-                join(store)
-        except BaseException:
-            client.close()
-            raise
-        return store
-    raise unreachable
+    client, address = connect_any(where, timeout_s, call_timeout_s)
+    keys = Keys(run_id)
+    try:
+        store = C10dStore(client, where, keys, address, None, verify(client, str(where), keys, timeout_s))
+        if join is not None:
+            join(store)
+    except BaseException:
+        client.close()
+        raise
+    return store

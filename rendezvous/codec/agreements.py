@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...proto import elastic_pb2 as wire
+from ...proto import wire
 from ..agreements import MAX_LABEL_BYTES, MAX_SERVED, Act, Agreement, Answer, Request
 from .fields import ForeignBytes, checked, cut, enum_codes, enum_member, utf8
 

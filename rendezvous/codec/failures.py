@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...proto import elastic_pb2 as wire
+from ...proto import wire
 from ..failures import MAX_ANNOUNCED_EXITS, MAX_SAID_BYTES, Ending, EndKind, Judged, Role, Sign, WorkerFailure
 from .fields import MAX_NUMBER, checked, cut, enum_codes, enum_member, last_bytes, utf8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ...proto import elastic_pb2 as wire
+from ...proto import wire
 from ...proto.frozen import dataclass, replace
 from ..records import JobSpec, Outcome
 from . import fields
@@ -50,7 +50,8 @@ class JobRecord:
 def digest(spec: JobSpec, salt: bytes) -> bytes:
     """The salt, and SHA-256 over it and all parts of the spec, each after its length, so that no two specs give the
     same bytes."""
-    parts = (spec.run_id, str(spec.min_nodes), str(spec.max_nodes), spec.nproc, repr(spec.lease_s), *spec.command)
+    nodes = (str(spec.min_nodes), str(spec.max_nodes), spec.nproc, repr(spec.lease_s))
+    parts = (spec.run_id, *nodes, *(("survivor=go",) if spec.survivor_goes else ()), *spec.command)
     raw = [part.encode("utf-8", "surrogatepass") for part in parts]
     return salt + sha256(salt + b"".join(len(part).to_bytes(8, "big") + part for part in raw)).digest()
 

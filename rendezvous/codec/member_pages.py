@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
-from ...proto import elastic_pb2 as wire
+from ...proto import wire
 from ...proto.frozen import dataclass, replace
 from ..records import Crowd, Member, Round
 from . import fields, limits

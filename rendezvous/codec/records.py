@@ -8,7 +8,7 @@ Imports protobuf, which a single-node agent never loads: it exchanges records wi
 
 from __future__ import annotations
 
-from ...proto import elastic_pb2 as wire
+from ...proto import wire
 from ..agreements import MAX_REQUESTS
 from ..election.electorate import VOTERS
 from ..failures import MAX_REPORTED_EXITS
@@ -79,6 +79,7 @@ def encode_node(record: NodeRecord) -> bytes:
         presence=utf8(record.presence),
         ended_here=[utf8(each) for each in record.ended_here[:MAX_ENDED_HERE]],
         store=utf8(record.store),
+        vote_port=checked("vote_port", record.vote_port, limit=65535),
     )
     # The stubs type enum fields by name; the number is what is stored.
     message.state = STATE_CODES[record.state]  # type: ignore[assignment]
@@ -127,6 +128,7 @@ def decode_node(data: bytes) -> NodeRecord:
         presence=message.presence,
         ended_here=tuple(message.ended_here[:MAX_ENDED_HERE]),
         store=message.store,
+        vote_port=checked("vote_port", message.vote_port, limit=65535),
     )
 
 

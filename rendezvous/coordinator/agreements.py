@@ -6,7 +6,8 @@ from ...proto.frozen import replace
 from ..agreements import HOLDS, MAX_SERVED, STOPS, URGENCY, Act, Agreement, Answer, Request
 from ..failures import Ending, EndKind
 from ..records import NodeRecord
-from .state import RUNNING, Rendezvous, Rules, Seen
+from .nodes import Seen
+from .state import RUNNING, Rendezvous, Rules
 
 
 def advance(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:

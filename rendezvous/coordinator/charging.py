@@ -15,7 +15,8 @@ from ...proto.frozen import replace
 from ..failures import MAX_ANNOUNCED_EXITS, Ending, EndKind, Judged, Role, WorkerFailure, charges, preempts
 from ..records import Member, NodeRecord
 from . import explain, root_cause
-from .state import ENDED, LEAVING, WAITING, WORKING, Rendezvous, Rules, Seen
+from .nodes import ANSWERS, CHARGES, ENDED, LEAVING, WAITING, WORKING, Seen
+from .state import Rendezvous, Rules
 
 EVIDENCE_S = 1.0
 """How long members get to report how their other workers ended, once the cause is certain and all have received the
@@ -56,12 +57,11 @@ def settle(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return state
     unanswered, departed = end.unanswered, end.departed
     answered: list[str] = []
-    for member in state.members:
-        if member.node in unanswered:
-            answer = _answer(state, member, state.nodes[member.node], now, rules)
-            if answer is not None:
-                answered.append(member.node)
-                departed = departed or answer
+    for member, seen in state.seen_among(unanswered.intersection(state.nodes.those(ANSWERS))):
+        answer = _answer(state, member, seen, now, rules)
+        if answer is not None:
+            answered.append(member.node)
+            departed = departed or answer
     if answered:
         unanswered = unanswered.difference(answered)
         end = replace(end, unanswered=unanswered, departed=departed)
@@ -76,7 +76,7 @@ def beyond_restart(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezv
     can, or is none. A worker that forbids a restart decides, whichever failure was seen first, and charges no node."""
     end = state.end
     ending = end.ending
-    for _, seen in state.seen_members() if state.placement.forbidding else ():
+    for _, seen in state.seen_among(state.placement.forbidding):
         failure = seen.record.failure
         if ending is not None and failure is not None and failure.final and seen.record.round == state.number:
             exits = f"exit code {failure.exit_code} forbids a restart there (--no-restart-codes)"
@@ -125,7 +125,7 @@ def evidence_until(state: Rendezvous) -> tuple[float, ...]:
 def node_out_of_restarts(state: Rendezvous) -> str:
     """Name of a node that the settled ending charges a restart that it does not have; empty if there is none."""
     ending = state.end.ending
-    for member, seen in state.seen_members():
+    for member, seen in state.seen_among({*state.nodes.those(CHARGES), ending.charged if ending is not None else ""}):
         record = seen.record
         charged = ending is not None and ending.charged == member.node
         counts_itself = record.charge_local and charges(record.failure) and record.round == state.number

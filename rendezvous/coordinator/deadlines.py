@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..failures import EndKind, preempts
-from .state import CLOSED, ENDED, GATHERING, LAST_CALL, OVER, RUNNING, Rendezvous, Rules, Seen
+from .nodes import ALIVE, ENDED, READY, UNAWARE, Seen
+from .state import CLOSED, GATHERING, LAST_CALL, OVER, RUNNING, Rendezvous, Rules
 
 PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
 """After how long a wait the coordinator announces for which nodes; then every `LATER_PROGRESS_S`. A restart takes
@@ -21,7 +22,7 @@ REPORT_MARGIN_S = 30.0
 
 def last_call_ends(state: Rendezvous, rules: Rules) -> float:
     """End of the last call: `quiet_s` after the latest arrival, at most `last_call_timeout_s` in all."""
-    latest = max((seen.waiting_since for seen in state.ready()), default=state.since)
+    latest = max((seen.waiting_since for seen in state.nodes.any_order(READY)), default=state.since)
     quiet_until = latest + rules.quiet_s
     return quiet_until if state.last_call_until is None else min(quiet_until, state.last_call_until)
 
@@ -84,9 +85,9 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
     None while nobody waits, or while the store has not taken the last announcement yet: a sentence must not delay a
     decision."""
     starting = state.phase is RUNNING and not state.finishing
-    if starting and not state.starting():
+    if starting and not any(seen.placed == state.number for seen in state.nodes.any_order(UNAWARE)):
         return None
-    if state.phase is CLOSED and not any(s.record.node != rules.own for s in state.awaited_at_close()):
+    if state.phase is CLOSED and not any(node != rules.own for node in state.nodes.those(ALIVE)):
         return None
     if not _keeps_up(state):
         return None

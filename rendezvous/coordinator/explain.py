@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from ..text import count
 from . import agreements, deadlines, fencing, ranks
-from .state import BROKEN, CLOSED, LAST_CALL, OVER, RUNNING, Rendezvous, Rules, Seen
+from .nodes import BROKEN, Seen
+from .state import CLOSED, LAST_CALL, OVER, RUNNING, Rendezvous, Rules
 
 ROUNDING = 1e-6
 """Seconds added before rounding: clocks that differ by a constant differ in their last bits too, and a time of exactly

@@ -14,10 +14,14 @@ from __future__ import annotations
 from ..codec.limits import INLINE_MEMBERS
 from ..election.electorate import Electorate, elects, of_round
 from ..records import Member, Witness
-from .state import CLOSED, ENDED, GOING, OVER, WORKERS_MAY_LIVE, Rendezvous, Rules, Seen
+from .nodes import ENDED, GOING, LOST, SAW_ENDED, WORKERS_MAY_LIVE, Seen
+from .state import CLOSED, OVER, Rendezvous, Rules
 
 WITNESSES = 3
 """So many members of a round, the first, are its witnesses."""
+UNWITNESSED = 0.35
+"""Leases for which workers of a node that has no witness may run behind its loss, where a node hosts the store: its
+last heartbeat lets them run for 1.25, and it counts as lost no earlier than one lease behind that."""
 PERMITTED = 0.75
 """Leases for which workers may run behind the last permission of a witness; a tenth more than they do."""
 RE_FORMS_S = 2.0
@@ -26,10 +30,12 @@ an election, and it mostly takes less."""
 
 
 def witnesses(state: Rendezvous, members: tuple[Member, ...], rules: Rules) -> tuple[Witness, ...]:
-    """Of a round with these members."""
+    """Of a round with these members. A node that hosts the store is none: who does not reach the store does not reach
+    it either, and it begins no round while it is frozen."""
     if not rules.fences:
         return ()
-    records = [state.nodes[member.node].record for member in members[:WITNESSES]]
+    able = [member.node for member in members if not (rules.hosted and member.node == rules.own)]
+    records = [state.nodes[node].record for node in able[:WITNESSES]]
     return tuple(Witness(record.node, record.addr, record.witness_port) for record in records)
 
 
@@ -60,14 +66,14 @@ def hands_over_at(state: Rendezvous, rules: Rules) -> float | None:
     electorate = Electorate(tuple(voter.node for voter in state.placement.voters), state.placement.before)
     asked = (*electorate.voters, *electorate.before)
     stay = [node for node in asked if (seen := state.nodes.get(node)) is not None and not seen.gone]
-    if not elects(electorate, stay, (rules.own,)):
+    if not elects(electorate, stay, (rules.own,), rules.own):
         return None
     return state.since + RE_FORMS_S if state.phase is OVER else state.since
 
 
 def _voter(state: Rendezvous, node: str) -> Witness:
     record = state.nodes[node].record
-    return Witness(node, record.addr, record.witness_port, record.store)
+    return Witness(node, record.addr, record.vote_port, record.store)
 
 
 def _cannot_vote(seen: Seen) -> bool:
@@ -80,8 +86,7 @@ def cut_off(state: Rendezvous, rules: Rules) -> list[Seen]:
     sends heartbeats ends them when it reads that the round is over."""
     if not rules.fences or state.phase is not OVER:
         return []
-    silent = [seen for seen in state.nodes.values() if seen.lost and not seen.overdue]
-    silent = [seen for seen in silent if _round_of(seen) == state.number]
+    silent = [seen for seen in state.nodes.having(LOST) if not seen.overdue and _round_of(seen) == state.number]
     ended = _ended_on_their_hosts(state) if silent else frozenset()
     return [seen for seen in silent if seen.record.presence not in ended]
 
@@ -89,7 +94,7 @@ def cut_off(state: Rendezvous, rules: Rules) -> list[Seen]:
 def _ended_on_their_hosts(state: Rendezvous) -> frozenset[str]:
     """Presences of agents of which no process is left, by the records of others on the same host. A presence is never
     used again, and who was on another host would not have found it."""
-    return frozenset(each for seen in state.nodes.values() for each in seen.record.ended_here if each)
+    return frozenset(each for seen in state.nodes.any_order(SAW_ENDED) for each in seen.record.ended_here if each)
 
 
 def ended(state: Rendezvous, now: float, rules: Rules) -> bool:
@@ -109,8 +114,11 @@ def needs_reading(state: Rendezvous, rules: Rules) -> bool:
 
 def ends_at(state: Rendezvous, seen: Seen, rules: Rules) -> float:
     """When the workers of this node, which is cut off, have ended."""
+    witnesses = state.placement.witnesses
+    if rules.hosted and all(witness.node == seen.record.node for witness in witnesses):
+        return seen.lost_at + UNWITNESSED * rules.lease_s
     known = [seen.lost_at + (seen.record.alone_s or rules.alone_s)]
-    for witness in state.placement.witnesses:
+    for witness in witnesses:
         other = state.nodes.get(witness.node)
         if other is None or other is seen or other.record.fenced_round < state.number:
             continue

@@ -16,7 +16,8 @@ from collections.abc import Collection
 from ...proto.frozen import replace
 from . import deadlines
 from .events import BeatsSeen
-from .state import ENDED, LeaseReadings, Rendezvous, Rules, Seen
+from .nodes import ENDED, Seen
+from .state import LeaseReadings, Rendezvous, Rules
 
 READS_PER_BEAT = 2
 """Readings per heartbeat interval; each ages a lease by at most half an interval more than it should."""
@@ -48,7 +49,8 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
     oldest_at = min([known.heard_at for known in {**before, **aged}.values() if not known.lost], default=None)
     due = now + rules.beat_s / (READS_PER_BEAT if seen.steady_s is None else 1)
     readings = LeaseReadings(now, due, asked_at, confirmed_until=asked_at, oldest_at=oldest_at)
-    return replace(state, nodes={**state.nodes, **aged} if aged else state.nodes, readings=readings)
+    nodes = state.nodes.with_all(aged.values()) if aged else state.nodes
+    return replace(state, nodes=nodes, readings=readings)
 
 
 def _unwatched_s(seen_at: float | None, now: float, rules: Rules) -> float:
@@ -78,7 +80,7 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:
         return seen
-    return replace(seen, heard_at=heard_at, lost=lost)
+    return replace(seen, heard_at=heard_at, lost=lost, lost_at=now if lost and not seen.lost else seen.lost_at)
 
 
 def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:

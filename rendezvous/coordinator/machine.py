@@ -19,22 +19,9 @@ from ..records import Outcome, RoundPhase
 from ..text import count
 from . import agreements, charging, deadlines, explain, fencing, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, HandOver, ReadBeats, Retire, Tell, WakeAt
+from .nodes import ALIVE, ENDED, LEAVING, MAY_END, MAY_HAVE_WORKERS, READY, STOPPING, WAITING
 from .observations import OBSERVATIONS, Observe
-from .state import (
-    CLOSED,
-    ENDED,
-    GATHERING,
-    LAST_CALL,
-    LEAVING,
-    OVER,
-    RUNNING,
-    STOPPING,
-    WAITING,
-    Placement,
-    Rendezvous,
-    RoundEnd,
-    Rules,
-)
+from .state import CLOSED, GATHERING, LAST_CALL, OVER, RUNNING, Placement, Rendezvous, RoundEnd, Rules, places_of
 
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
@@ -55,6 +42,10 @@ EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
 
 _ENDS: Mapping[Act, Outcome] = {Act.KILL: Outcome.KILLED, Act.PREEMPT: Outcome.PREEMPTED}
 """How a job ends whose workers leave their loops by an agreement."""
+
+WAITS = ""
+"""Why a state is as it is that waits for nodes. `explain.waiting`, which looks at all of them, makes a sentence of it
+once it is to be announced, and not at each event."""
 
 MAX_MOVES = 8
 """Changes of phase that one event can cause. The longest chain is OVER, GATHERING, RUNNING, CLOSED; more is our bug."""
@@ -105,17 +96,22 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
     """Announce what changed; where all nodes wait, now and then also for whom and how long yet. Where only this one
     waits, as the job is over, tell people here."""
     newest, because = state.announced, state.because
-    own, host = rules.own if rules.fences else "", fencing.host(state, rules)
+    elects = rules.fences and not rules.hosted
+    own, host = rules.own if elects else "", fencing.host(state, rules)
     if newest is not None and state.view(state.version, newest.because, own, host) == newest:
         progress_at = deadlines.progress_at(state, rules)
         if progress_at is None or now < progress_at:
-            return state, ()  # a new sentence alone is not worth a read by every node
+            # A new sentence alone is not worth a read by every node.
+            return state if because else replace(state, because=newest.because), ()
         # While gathering it is the reason already.
-        because = state.because if state.phase is GATHERING else explain.waiting(state, now, rules)
+        because = state.because if state.phase is GATHERING else WAITS
+        because = because or explain.waiting(state, now, rules)
         if state.phase is CLOSED:  # no node reads what is announced after the last announcement
             return replace(state, announced_at=now), (Tell(because),)
+    because = because or explain.waiting(state, now, rules)
     view = state.view(state.version + 1, because, own, host)
-    return replace(state, version=view.version, announced=view, announced_at=now), (Announce(view),)
+    state = replace(state, because=state.because or because, version=view.version, announced=view, announced_at=now)
+    return state, (Announce(view),)
 
 
 def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tuple[Effect, ...]]:
@@ -153,11 +149,11 @@ TRANSITIONS: Mapping[tuple[RoundPhase, type[Event]], Observe] = {
 
 
 def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
-    here = len(state.ready())
+    here = state.how_many(READY)
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
-    if state.may_have_workers():
-        return _await_workers(replace(state, because=explain.waiting(state, now, rules)), now, rules)
+    if state.how_many(MAY_HAVE_WORKERS):
+        return _await_workers(replace(state, because=WAITS), now, rules)
     if here >= rules.max_nodes or (here >= rules.min_nodes and state.members):
         return _start(state, now, rules, explain.enough(here, rules))
     if here >= rules.min_nodes:
@@ -167,16 +163,16 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     if leases.deadline_confirmed(state, state.since + rules.join_timeout_s, now):
         return _close(state, now, Outcome.JOIN_TIMED_OUT, explain.who_is_missing(state, rules))
-    return replace(state, because=explain.waiting(state, now, rules))
+    return replace(state, because=WAITS)
 
 
 def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
-    here = len(state.ready())
+    here = state.how_many(READY)
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if here < rules.min_nodes:
         return replace(state, phase=GATHERING, last_call_until=None, because="a node left during last call")
-    if state.may_have_workers():
+    if state.how_many(MAY_HAVE_WORKERS):
         return _await_workers(state, now, rules)
     if here >= rules.max_nodes:
         return _start(state, now, rules, explain.enough(here, rules))
@@ -255,10 +251,10 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return state
     if state.able() == 0:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node that had not finished has left")
-    if state.may_have_workers():
+    if state.how_many(MAY_HAVE_WORKERS):
         return state
     if not fencing.ended(state, now, rules):
-        return replace(state, because=explain.waiting(state, now, rules))
+        return replace(state, because=WAITS)
     restarts = state.restarts + (ending.kind is EndKind.FAILURE)
     number = state.number + 1
     return replace(state, phase=GATHERING, number=number, since=now, restarts=restarts, because=ending.because)
@@ -280,7 +276,7 @@ _JUDGES: Mapping[RoundPhase, Callable[[Rendezvous, float, Rules], Rendezvous]] =
 def _why_over(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
     """The first reason to end the running round: a failure, a departure, or arrivals for whom there is room."""
     number = state.number
-    members = state.seen_members()
+    members = state.members_having(MAY_END)
     for member, seen in members:
         record = seen.record
         if record.failure is not None and record.round == number and not seen.gone:
@@ -312,8 +308,7 @@ def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
 
 def _deserted(state: Rendezvous, rules: Rules) -> bool:
     """Every node that ever joined has ended or is lost. Our own node may not have published a record yet."""
-    alive = (seen for seen in state.nodes.values() if not seen.lost)
-    return rules.own in state.nodes and all(seen.record.state is ENDED for seen in alive)
+    return rules.own in state.nodes and not state.how_many(ALIVE)
 
 
 # -- changes of phase
@@ -322,7 +317,7 @@ def _deserted(state: Rendezvous, rules: Rules) -> bool:
 
 def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezvous:
     last = state.last_ranks()
-    chosen = ranks.choose([seen.record for seen in state.candidates()], last, rules.max_nodes)
+    chosen = ranks.choose([seen.record for seen in state.ready()], last, rules.max_nodes)
     try:
         members = ranks.assign(chosen, last, static=rules.static)
     except ranks.RankConflict as conflict:
@@ -331,12 +326,12 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
             return _close(state, now, Outcome.MISCONFIGURED, str(conflict))
         return replace(state, because=explain.claims(conflict, known_at - now))
     first = state.nodes[members[0].node].record
-    placed = {member.node: replace(state.nodes[member.node], placed=state.number) for member in members}
+    placed = (replace(state.nodes[member.node], placed=state.number) for member in members)
     voters, before = fencing.voters(state, members, rules)
     return replace(
         state,
         phase=RUNNING,
-        nodes={**state.nodes, **placed},
+        nodes=state.nodes.with_all(placed),
         placement=Placement(
             members,
             rules.master_addr or first.addr,
@@ -344,6 +339,7 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
             witnesses=fencing.witnesses(state, members, rules),
             voters=voters,
             before=before,
+            places=places_of(members),
         ),
         since=now,
         last_call_until=None,

@@ -13,7 +13,8 @@ from ...proto.frozen import replace
 from ..records import NodeRecord
 from . import agreements, charging, leases, standing
 from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen, NodesSeen
-from .state import WAITING, Rendezvous, Rules, Seen
+from .nodes import HAS_FINISHED, WAITING, Nodes, Seen
+from .state import Rendezvous, Rules
 from .takeover import take_over
 
 Observe = Callable[[Rendezvous, Any, float, Rules], Rendezvous]
@@ -28,19 +29,17 @@ def observe_deposition(state: Rendezvous, event: Deposed, now: float, rules: Rul
 
 
 def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:
-    return _observe_record(state, event.record, {**state.nodes}, now, rules)
+    return _observe_record(state, event.record, state.nodes.copy(), now, rules)
 
 
 def observe_nodes(state: Rendezvous, event: NodesSeen, now: float, rules: Rules) -> Rendezvous:
-    nodes = {**state.nodes}  # copied once: many nodes publish at the same moment
+    nodes = state.nodes.copy()  # once: many nodes publish at the same moment
     for record in event.records:
         state = _observe_record(state, record, nodes, now, rules)
     return state
 
 
-def _observe_record(
-    state: Rendezvous, record: NodeRecord, nodes: dict[str, Seen], now: float, rules: Rules
-) -> Rendezvous:
+def _observe_record(state: Rendezvous, record: NodeRecord, nodes: Nodes, now: float, rules: Rules) -> Rendezvous:
     """The state with this record. `nodes`: a copy of the state's, which becomes its own."""
     old = nodes.get(record.node)
     if old is not None and record.seq <= old.record.seq:
@@ -59,7 +58,7 @@ def _observe_record(
         since=old.since if old is not None and same else now,
         fenced_at=old.fenced_at if old is not None and old.record.fenced_round >= record.fenced_round else now,
     )
-    nodes[record.node] = new
+    nodes.put(new)
     known = charging.add_exits(state if state.nodes is nodes else replace(state, nodes=nodes), record)
     known = agreements.recorded(known, record)
     if record.finished and state.barrier_until is None:
@@ -69,7 +68,7 @@ def _observe_record(
 
 def observe_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules) -> Rendezvous:
     aged = leases.age(state, event, now, rules)
-    if aged.barrier_until is None and any(seen.finished and not seen.dead for seen in aged.nodes.values()):
+    if aged.barrier_until is None and any(not seen.dead for seen in aged.nodes.any_order(HAS_FINISHED)):
         return replace(aged, barrier_until=now + rules.exit_barrier_s)  # one that finished was lost, and is back
     return aged
 

@@ -75,6 +75,5 @@ def _ranks(chosen: Sequence[NodeRecord], last: Mapping[str, int]) -> dict[str, i
         take(record, record.preferred_rank)
     for record in chosen:
         take(record, last.get(record.node))
-    for record in chosen:
-        take(record, min(free, default=None))
-    return ranks
+    left = iter(sorted(free))
+    return ranks | {record.node: next(left) for record in chosen if record.node not in ranks}

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from ...proto.frozen import replace
 from ..failures import Ending, EndKind
 from ..records import NodeRecord, RoundPhase
-from .state import Placement, Rendezvous, RoundEnd, Rules, Seen
+from .nodes import HAS_FINISHED, Seen
+from .state import Placement, Rendezvous, RoundEnd, Rules
 
 BEGAN_AGAIN = "the job begins again: no node that had a part in it is alive"
 
@@ -55,9 +56,7 @@ def allows(state: Rendezvous, phase: RoundPhase) -> bool:
 def _participants(state: Rendezvous) -> Iterator[Seen]:
     for _, seen in state.seen_members():
         yield seen
-    for seen in state.nodes.values():
-        if seen.finished:
-            yield seen
+    yield from state.nodes.having(HAS_FINISHED)
 
 
 def _begin_again(state: Rendezvous, now: float) -> Rendezvous:

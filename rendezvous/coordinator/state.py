@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ...proto.frozen import dataclass, field
 from ..agreements import MAX_SERVED, Agreement
 from ..failures import Ending, WorkerFailure
-from ..records import Member, NodeRecord, NodeState, Outcome, Round, RoundPhase, Witness
+from ..records import Member, Outcome, Round, RoundPhase, Witness
+from .nodes import ABLE, ALIVE, HAS_FINISHED, MAY_HAVE_WORKERS, READY, UNAWARE, Nodes, Seen
 from .root_cause import Evidence
 
-WAITING, WORKING, BROKEN, STOPPING, FINISHED, LEAVING, ENDED = NodeState
-GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase
-# As names of this module: Python up to 3.11 takes ten times as long to find a member in its Enum, and at each event
-# of the coordinator every node is looked at.
-
-WORKERS_MAY_LIVE = (WORKING, BROKEN, STOPPING, LEAVING)
-"""States of a node that may still have workers of an earlier round."""
-
-GOING = (LEAVING, ENDED)
-"""States of a node that will not be in another round."""
-
+GATHERING, LAST_CALL, RUNNING, OVER, CLOSED = RoundPhase  # as names of this module: see nodes.py
 
 DEFAULT_SETTLE_S = 60.0
 
@@ -45,82 +36,15 @@ class Rules:
     settle_s: float = DEFAULT_SETTLE_S
     """How long workers get to act on an agreement after which the round or the job ends."""
     fences: bool = False
-    """On a store that elects: workers of nodes that are cut off end by a time that is known (`fencing.py`)."""
+    """Workers of nodes that are cut off end by a time that is known (`fencing.py`)."""
+    hosted: bool = False
+    """A node hosts the store, and coordinates as long as it does."""
     succeeds: bool = False
     """On a store that a node hosts: another may host it next, should that one die (docs/adr/0049)."""
     alone_s: float = 0.0
     """As `NodeRecord.alone_s`, of this node."""
     master_addr: str | None = None
     """Static rendezvous: MASTER_ADDR as the user gave it, instead of the address that group rank 0 offers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One node, as the coordinator sees it."""
-
-    record: NodeRecord
-    """Its newest record."""
-    arrival: int
-    """Order in which nodes were first seen."""
-    waiting_since: float
-    """When it last began to wait for a round."""
-    heard_at: float
-    """When its heartbeat counter last changed, on the coordinator's clock; later by the time that counts against no
-    node."""
-    alive_at: float = float("-inf")
-    """When it was last seen to be alive: its counter changed, its lease was held, or it published a record."""
-    count: int = -1
-    """Its heartbeat counter; -1 before the first reading."""
-    lost: bool = False
-    """Its lease ran out. A newer record or heartbeat brings it back."""
-    placed: int = 0
-    """The last round that it was given a place in. Until it publishes a record of that round, it may be starting
-    its workers."""
-    since: float = 0.0
-    """When its record last came to be of another state or round, or the node was lost no more: what all others wait for
-    it to report is due some time after that."""
-    overdue: bool = False
-    """It is lost although it sends heartbeats, as it did not report in time (`deadlines.report_due`). Only a newer
-    record brings it back."""
-    lost_at: float = 0.0
-    """When it was found to be lost, where it is."""
-    fenced_at: float = 0.0
-    """When a record was first read with its `fenced_round`."""
-
-    @property
-    def unaware(self) -> bool:
-        """It may not have received the round that it has a place in."""
-        return self.record.state is WAITING and self.record.round < self.placed
-
-    @property
-    def waiting(self) -> bool:
-        """It is ready for a place in the next round."""
-        return not self.lost and self.record.state is WAITING and not self.unaware
-
-    @property
-    def may_have_workers(self) -> bool:
-        """Workers of an earlier round may run there: no new round starts before its record says they are gone."""
-        return not self.lost and (self.record.state in WORKERS_MAY_LIVE or self.unaware)
-
-    @property
-    def pauses(self) -> bool:
-        """It waits after a failure, for a time that it has set itself, before it asks for another round."""
-        return self.record.state is BROKEN and self.record.all_exits_reported
-
-    @property
-    def gone(self) -> bool:
-        """It will not be in another round, unless it comes back."""
-        return self.lost or self.record.state in GOING
-
-    @property
-    def dead(self) -> bool:
-        """Its agent has ended or is lost."""
-        return self.lost or self.record.state is ENDED
-
-    @property
-    def finished(self) -> bool:
-        """All its workers exited 0."""
-        return self.record.finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +69,13 @@ class Placement:
     """As `Round.voters`."""
     before: tuple[str, ...] = ()
     """As `Round.before`."""
+    places: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """As `places_of(members)`, which is looked into at every event."""
+
+
+def places_of(members: tuple[Member, ...]) -> dict[str, int]:
+    """By node: where it is among the members of a round."""
+    return {member.node: place for place, member in enumerate(members)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +120,7 @@ class Rendezvous:
     number: int = 1
     """As `Round.number`."""
     because: str = "the job begins"
-    nodes: Mapping[str, Seen] = field(default_factory=dict)
+    nodes: Nodes = field(default_factory=Nodes)
     placement: Placement = Placement()
     end: RoundEnd = RoundEnd()
     readings: LeaseReadings = LeaseReadings()
@@ -237,47 +168,57 @@ class Rendezvous:
         nodes = self.nodes
         return [(member, nodes[member.node]) for member in self.placement.members]
 
+    def members_having(self, trait: int) -> list[tuple[Member, Seen]]:
+        """Those of `seen_members` with this trait; costs no look at the others."""
+        return self.seen_among(self.nodes.those(trait))
+
+    def seen_among(self, nodes: Collection[str]) -> list[tuple[Member, Seen]]:
+        """Those of `seen_members` that are among these."""
+        if not nodes:
+            return []
+        members, places = self.placement.members, self.placement.places
+        found = sorted(places[node] for node in nodes if node in places)
+        return [(members[place], self.nodes[members[place].node]) for place in found]
+
     def member(self, node: str) -> Member | None:
         """Its place in the running round, or the one just over."""
-        return next((member for member in self.members if member.node == node), None)
+        place = self.placement.places.get(node)
+        return None if place is None else self.members[place]
 
     def ready(self) -> list[Seen]:
-        """Nodes ready to start."""
-        return [seen for seen in self.nodes.values() if seen.waiting]
-
-    def candidates(self) -> list[Seen]:
         """Nodes ready to start, in order of arrival."""
-        return sorted(self.ready(), key=lambda seen: seen.arrival)
+        return self.nodes.having(READY)
+
+    def how_many(self, trait: int) -> int:
+        """Nodes with this trait."""
+        return len(self.nodes.those(trait))
 
     def newcomers(self) -> list[Seen]:
-        """Candidates that are not members."""
-        candidates = self.candidates()
-        if not candidates:
-            return []
-        ranks = self.last_ranks()
-        return [seen for seen in candidates if seen.record.node not in ranks]
+        """Those of them that are not members."""
+        places = self.placement.places
+        return [seen for seen in self.ready() if seen.record.node not in places]
 
     def may_have_workers(self) -> list[Seen]:
         """Nodes on which workers of an earlier round may run."""
-        return [seen for seen in self.nodes.values() if seen.may_have_workers]
+        return self.nodes.having(MAY_HAVE_WORKERS)
 
     def starting(self) -> list[Seen]:
         """Nodes with a place in this round that have not reported it yet."""
-        return [seen for seen in self.nodes.values() if seen.placed == self.number and seen.unaware and not seen.lost]
+        return [seen for seen in self.nodes.having(UNAWARE) if seen.placed == self.number]
 
     def awaited_at_close(self) -> list[Seen]:
         """Nodes that have not ended and are not lost: once the job is closed, its store is there for them."""
-        return [seen for seen in self.nodes.values() if not seen.lost and seen.record.state is not ENDED]
+        return self.nodes.having(ALIVE)
 
     def able(self) -> int:
         """How many nodes could be in the next round, once those that are stopping have stopped."""
-        return sum(1 for seen in self.nodes.values() if not seen.gone and not seen.finished)
+        return self.how_many(ABLE)
 
     def last_ranks(self) -> dict[str, int]:
         return {member.node: member.group_rank for member in self.members}
 
     def _finished(self) -> tuple[str, ...]:
-        return tuple(member.node for member, seen in self.seen_members() if seen.finished)
+        return tuple(member.node for member, _ in self.members_having(HAS_FINISHED))
 
     def view(self, version: int, because: str, own: str = "", host: Witness | None = None) -> Round:
         """The announcement of this state. `own`: the coordinator's node, where nodes may wait for another one. `host`:

@@ -23,7 +23,8 @@ from ..failures import Ending, EndKind
 from ..records import Member, NodeRecord, NodeState, Round, RoundPhase
 from . import charging, standing
 from .events import Elected
-from .state import Placement, Rendezvous, RoundEnd, Rules, Seen
+from .nodes import HAS_FINISHED, Nodes, Seen
+from .state import Placement, Rendezvous, RoundEnd, Rules, places_of
 
 UNDER_WAY = frozenset({RoundPhase.RUNNING, RoundPhase.OVER})
 """Phases whose round has begun; in the others, the one before it was the last that did."""
@@ -33,7 +34,7 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
     """The state to go on from. It announces itself with the next version, so that all nodes receive the new epoch."""
     began = _begin(event, now) if event.newest is None else _resume(event.newest, event, now, rules)
     finishing = event.newest is not None and event.newest.finishing
-    if finishing or any(seen.finished and not seen.lost for seen in began.nodes.values()):
+    if finishing or any(not seen.lost for seen in began.nodes.any_order(HAS_FINISHED)):
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
     for _, seen in began.seen_members():
         began = charging.add_exits(began, seen.record)
@@ -47,10 +48,7 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
 
 
 def _begin(event: Elected, now: float) -> Rendezvous:
-    nodes = {
-        record.node: _seen(record, arrival, 0, now)
-        for arrival, record in enumerate(event.records)
-    }  # fmt: skip
+    nodes = Nodes(_seen(record, arrival, 0, now) for arrival, record in enumerate(event.records))
     return Rendezvous(epoch=event.epoch, version=event.version, nodes=nodes, asking=_asking(event), since=now)
 
 
@@ -82,6 +80,7 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
             witnesses=newest.witnesses,
             voters=newest.voters,
             before=newest.before,
+            places=places_of(newest.members),
         ),
         end=end,
         since=now,
@@ -101,24 +100,24 @@ def _settled(newest: Round) -> Ending | None:
     return Ending(newest.number, EndKind.DEPARTURE, newest.because)
 
 
-def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str) -> dict[str, Seen]:
+def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str) -> Nodes:
     begun = newest.number if newest.phase in UNDER_WAY else newest.number - 1
     # Where the job began again, nobody knows any more who the members were.
     others = begun - 1 if newest.phase in UNDER_WAY and newest.members else begun
     members = {member.node: member for member in newest.members}
     known = {record.node: record for record in records}
     order = [*members, *(node for node in known if node not in members)]
-    nodes = {
-        node: _seen(known[node], arrival, begun if node in members else others, now)
+    nodes = Nodes(
+        _seen(known[node], arrival, begun if node in members else others, now)
         if node in known
         else _without_record(members[node], arrival, begun, now, finished=node in newest.finished)
         for arrival, node in enumerate(order)
-    }
+    )
     if newest.finishing:
         return nodes
     # One that finished before the job began again, as the predecessor knew; if it is back, its lease shows that.
-    before = {node for node, seen in nodes.items() if seen.finished and seen.record.round < begun} - {own}
-    return nodes | {node: replace(nodes[node], lost=True, lost_at=now) for node in before}
+    before = [seen for seen in nodes.having(HAS_FINISHED) if seen.record.round < begun and seen.record.node != own]
+    return nodes.with_all(replace(seen, lost=True, lost_at=now) for seen in before)
 
 
 def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:

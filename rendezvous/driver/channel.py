@@ -18,6 +18,7 @@ from _operator import _compare_digest  # hmac, which has it too, loads OpenSSL
 from collections.abc import Callable, Iterable
 
 from ..codec.digest import sha256
+from ..endpoint import bound_anywhere
 from ..records import Witness
 
 ASKS, SAYS = b"EAq1", b"EAa1"
@@ -248,19 +249,7 @@ class Answering:
 
 def listener(*, blocking: bool = False) -> socket.socket:
     """On all addresses of this host, of both families where it has both. Raises OSError."""
-    if socket.has_ipv6:
-        try:
-            made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            made.bind(("::", 0))
-        except OSError:
-            pass  # IPv6 is switched off here
-        else:
-            made.listen(CONNECTIONS)
-            made.setblocking(blocking)
-            return made
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.bind(("", 0))
+    made = bound_anywhere()
     made.listen(CONNECTIONS)
     made.setblocking(blocking)
     return made

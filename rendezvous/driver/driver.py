@@ -6,7 +6,7 @@ writer's calls have a deadline kept here, because a frozen server keeps none. Th
 
     writer      joins the job; writes this node's record, and a heartbeat every `beat_s` while the node does its part
     watcher     waits for the coordinator's next announcement
-    asker       (electing stores) asks the round's witnesses while the store does not answer
+    asker       asks the round's witnesses while the store does not answer
     candidate   (electing stores) campaigns to coordinate; while this node leads, waits for the end of its term
 
 The coordinator's threads are in `term.py`: on a host while it serves the store, on an electing store while it leads.
@@ -82,8 +82,8 @@ class Driver:
     ) -> None:
         """`node`: identity of this agent process; `name`: the same for people; `job`: its spec. `beat_s`: time between
         heartbeats; `lease_s`: time without a heartbeat after which a node is lost. `find_addr`: how other nodes reach
-        this one; called once, by the thread that opened the store. `fencing`: on a store that elects. `succession`:
-        where another node may host the store next."""
+        this one; called once, by the thread that opened the store. `fencing`: where workers that are cut off
+        end. `succession`: where another node may host the store next."""
         self.fencing, self.succession = fencing, succession
         self.held = succession.fd if succession is not None else -1
         self._node, self._name, self._job = node, name, job
@@ -236,11 +236,10 @@ class Driver:
 
     def _start_threads(self, store: Store, own_beats: OwnHeartbeats) -> None:
         self._guard.start()
-        if self.fencing is not None:
-            self.fencing.on_ended = lambda names: self._post(NeighboursEnded(names))
         self._threads.spawn("watcher", lambda: self._run_watcher(store))
         if (fencing := self.fencing) is not None:
-            self._threads.spawn("asker", lambda: self._run_asker(fencing))
+            fencing.on_ended = lambda names: self._post(NeighboursEnded(names))
+            self._threads.spawn("asker", lambda: fencing.watch(self._threads.ending))
         if store.hosted:
             self._begin_term(store, own_beats, 0, Elected(FIRST_EPOCH))
         elif store.elects:
@@ -341,14 +340,6 @@ class Driver:
                 self.succession.follow(seen)
             self._post(RoundSeen(seen))
 
-    def _run_asker(self, fencing: Fencing) -> None:
-        while not self._threads.ending.is_set():
-            fencing.prepare()
-            if due_in_s := fencing.due_in_s():
-                self._threads.ending.wait(due_in_s)
-            else:
-                fencing.ask()
-
     # -- coordinating -------------------------------------------------------------------------------------------------
 
     def _run_candidate(self, store: Store, own_beats: OwnHeartbeats) -> None:
@@ -383,7 +374,9 @@ class Driver:
         self._recorded = None
         connection = self._threads.connect(store, "candidate", self._lease_s)
         if self.succession is not None:
-            state = self.succession.take_over(epoch, store, connection, self._job_record, self._warn)
+            # Calls to a host that is silent would be given up much later.
+            renew = partial(self._threads.renew_others, "candidate")
+            state = self.succession.take_over(epoch, store, connection, self._job_record, self._warn, renew)
             if state is not None:
                 self._begin_term(store, own_beats, *state)
 
@@ -392,6 +385,8 @@ class Driver:
             store, found.epoch, self._job_record, self._post, self._warn, own_beats, self._beat_s, self._lease_s
         )
         self._term, term.succession = term, self.succession
+        if self.fencing is not None and not store.elects:
+            self.fencing.host()
         if self._threads.ending.is_set():
             term.end()  # close() may have come before there was a term
         self._post(found)

@@ -1,8 +1,12 @@
 """Until when this node's workers may run, and what this node answers to others that ask it: docs/adr/0042.
 
-A node is lost no earlier than 0.75 of a lease after its last acknowledged heartbeat was sent. So each heartbeat that
-the store acknowledges moves the fence of its workers to 0.65 of a lease after that. While the store does not answer,
-the witnesses of the round do the same: they promise that a newer round without this node waits for them.
+Where the store elects, a node is lost no earlier than 0.75 of a lease after its last acknowledged heartbeat was sent.
+So each heartbeat that the store acknowledges moves the fence of its workers to 0.65 of a lease after that. While the
+store does not answer, the witnesses of the round do the same: they promise that a newer round without this node waits
+for them.
+
+Where a node hosts the store, a node is lost a lease after its last heartbeat, and that counts for 0.9 of one. The host
+begins no round without itself, so its own workers have no fence. It is no witness either (docs/adr/0051).
 """
 
 from __future__ import annotations
@@ -16,12 +20,17 @@ from ..records import MAX_ENDED_HERE, NodeRecord, Round, RoundPhase, Witness
 
 HOLDS = 0.65
 """For how many leases a heartbeat, or a permission, lets workers run on, counted from when it was sent."""
+HOSTED, UNWITNESSED = 0.9, 1.25
+"""As HOLDS, behind a heartbeat to a store that a node hosts; and where there also is no witness to ask. A host that
+stands still for less than a lease then ends no workers."""
 ASKS_AFTER, ASKS_AGAIN = 0.3, 0.2
 """Leases without an acknowledged heartbeat after which witnesses are asked, and from one question to the next."""
 PATIENCE = 0.2
 """Leases that witnesses have to answer."""
 WAIT_S = 10.0
 """Length of one wait for the fence to be moved on; longer only delays the end of a thread."""
+FOREVER = 4e9
+"""A time that no clock of a host reaches, in seconds."""
 READ_KEPT = 16
 """So many of the newest announcements are remembered by the generation in which they were read."""
 
@@ -80,10 +89,13 @@ class Fencing:
         page: Page,
         channel: Channel,
         neighbours: Neighbours | None = None,
+        *,
+        hosted: bool = False,
     ) -> None:
-        """`alone_s`: how long workers run on without the store at most."""
+        """`alone_s`: how long workers run on without the store at most. `hosted`: a node hosts the store."""
         self._node, self._lease_s, self._alone_s = node, lease_s, alone_s
         self.page, self._channel, self._neighbours = page, channel, neighbours
+        self._hosted, self._hosts = hosted, False
         self.on_ended: Callable[[tuple[str, ...]], None] | None = None
         """Called with names of neighbours of which no process is left."""
         self._ended_here: tuple[str, ...] = ()
@@ -106,6 +118,15 @@ class Fencing:
         """Answer who asks. Before the first record of this node is written."""
         self._port = self._channel.open(self._node, secret, self.permits)
 
+    def host(self) -> None:
+        """This node hosts the store from now on, and coordinates: no round begins without it."""
+        with self._lock:
+            self._hosts = True
+            if self.page.now() >= self._until:
+                self._generation += 1  # as behind any other gap
+            self._move(FOREVER)
+        self._moved.set()
+
     def close(self) -> None:
         self._moved.set()
         self._channel.close()
@@ -122,10 +143,10 @@ class Fencing:
     def heartbeat_acknowledged(self, sent_at: float) -> None:
         """The store has acknowledged a heartbeat that was sent then, on the clock of the page."""
         with self._lock:
-            until = sent_at + HOLDS * self._lease_s
+            until = sent_at + self._holds_s
             now = self.page.now()
             self._heard_at = max(self._heard_at, sent_at)
-            if now >= until:
+            if now >= until or self._hosts:
                 return
             if now >= self._until:
                 self._generation += 1  # what had been read before this gap is out of date
@@ -137,6 +158,16 @@ class Fencing:
             # Behind a gap a newer round may run already; only the store knows.
             if self.page.now() < self._until:
                 self._move(min(asked_at + HOLDS * self._lease_s, self._heard_at + self._alone_s))
+
+    @property
+    def _holds_s(self) -> float:
+        """For how long an acknowledged heartbeat lets workers run."""
+        return (HOLDS if not self._hosted else UNWITNESSED if self._alone else HOSTED) * self._lease_s
+
+    @property
+    def _alone(self) -> bool:
+        """Whether this node may ask nobody but the host, which is no witness."""
+        return self._hosted and (self._hosts or (self._running is not None and not self._running[1]))
 
     def _move(self, until: float) -> None:
         if until > self._until:
@@ -170,7 +201,11 @@ class Fencing:
                 del self._read_in[version]
             here = seen.begun and seen.member(self._node) is not None
             others = tuple(witness for witness in seen.witnesses if witness.node != self._node)
+            held_s = self._holds_s
             self._running = (seen.number, others) if here and seen.witnesses else None
+            if self._holds_s < held_s and not self._hosts:
+                self._until = min(self._until, self._heard_at + self._holds_s)
+                self.page.move(self._until, self._generation)  # before workers of this round start
         if seen.phase is RoundPhase.OVER and self._neighbours is not None:
             self._neighbours.look(self._ended)  # the coordinator may wait for one that has ended
 
@@ -187,11 +222,20 @@ class Fencing:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
+    def watch(self, ending: threading.Event) -> None:
+        """Ask whenever that is due, until `ending` is set. On a thread of its own."""
+        while not ending.is_set():
+            self.prepare()
+            if due_in_s := self.due_in_s():
+                ending.wait(due_in_s)
+            else:
+                self.ask()
+
     def due_in_s(self) -> float:
         """Seconds until witnesses are to be asked, as far as is known now; 0: now."""
         now = self.page.now()
         due_at = max(self._heard_at + ASKS_AFTER * self._lease_s, self._asked_at + ASKS_AGAIN * self._lease_s)
-        if self._running is None or now >= self._until:
+        if self._running is None or now >= self._until or self._alone:
             due_at = max(due_at, now + ASKS_AFTER * self._lease_s)
         return max(0.0, min(due_at - now, ASKS_AFTER * self._lease_s))
 
@@ -204,7 +248,7 @@ class Fencing:
     def ask(self) -> None:
         """Ask the witnesses of the round whether workers may run on."""
         running, self._asked_at = self._running, self.page.now()
-        if running is None:
+        if running is None or self._alone:
             return
         asked_at = self._asked_at
         if self._channel.ask(*running, PATIENCE * self._lease_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from ..codec import job as jobs
@@ -14,6 +15,8 @@ from ..store import Store, StoreError, StoreForeign
 
 Warn = Callable[[str], None]
 """Gets sentences for people about bytes of other programs; called from the driver's threads."""
+OWN_RECORD_S = 1.0
+"""Length of one wait for the record of this node itself."""
 
 
 def read_state(epoch: int, job: bytes, newest_seen: int, warn: Warn, session: Store) -> tuple[int, Elected]:
@@ -31,6 +34,16 @@ def read_state(epoch: int, job: bytes, newest_seen: int, warn: Warn, session: St
     announced = None if newest is None else with_all_members(session, read_round(*newest))
     records = tuple(read_records(values, warn))
     return cursor, Elected(epoch, announced, records, max(newest_seen, newest[0] if newest else 0), outcome)
+
+
+def await_records(awaited: frozenset[str], until: float, session: Store, own: str = "") -> bool:
+    """Return once all of these nodes have published a record here; or then (monotonic clock): they are lost by then,
+    but this node, `own`, which is not."""
+    missing, cursor = set(awaited), 0
+    while missing and ((left_s := until - time.monotonic()) > 0 or own in missing):
+        cursor, found = session.wait_nodes(cursor, left_s if left_s > 0 else OWN_RECORD_S)
+        missing -= found.keys()
+    return not missing
 
 
 def _recorded_outcome(job: bytes, stored: bytes) -> Outcome | None:

@@ -94,6 +94,8 @@ def _differences(there: JobRecord, theirs: list[str], spec: JobSpec) -> list[str
         ("--rdzv-conf lease", there.lease_s, spec.lease_s),
     )
     found = [name for name, left, right in fields if left != right]
+    if same_job(there, replace(spec, survivor_goes=not spec.survivor_goes)):
+        found.append("--rdzv-conf survivor")
     here = new_record(spec, "", "", there.digest[:SALT_BYTES])
     names = command.differing(_words(replace(here, command=cut(here.command))), theirs)
     if names:

@@ -24,12 +24,13 @@ from ..codec.records import encode_round
 from ..coordinator.events import Elected
 from ..election import events, machine
 from ..election.events import Ballot, Position
+from ..endpoint import Endpoint
 from ..records import NodeRecord, NodeState, Round, RoundPhase, Witness
-from ..store import Store
+from ..store import FIRST_EPOCH, Store
 from ..text import count
 from .connection import Connection
 from .events import Post, StoreHandedOver
-from .inbound import Warn, read_state
+from .inbound import Warn, await_records, read_state
 from .links import Links, Reply
 
 UNREAD = 10_000
@@ -56,8 +57,24 @@ class Movable(Protocol):
         """Call this, from any thread, with each other host that this node finds, and its epoch."""
         ...
 
-    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes]) -> None:
-        """Serve the store here from now on, with this job's record, and this announcement and its version."""
+    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str) -> None:
+        """Serve the store here from now on, with this job's record, and this announcement and its version. `at`: where,
+        as this node has published it."""
+        ...
+
+
+@runtime_checkable
+class Addressed(Protocol):
+    """What a session has of a job that strangers know by the endpoint of its first host alone (docs/adr/0055), beside
+    `Movable`."""
+
+    def expect(self, places: tuple[str, ...]) -> None:
+        """Other members of the last round could host at these endpoints."""
+        ...
+
+    def tell(self) -> None:
+        """Tell what serves at that endpoint who hosts the job, until the store is closed. Raises StoreReplaced if
+        another job has begun there."""
         ...
 
 
@@ -69,10 +86,23 @@ def boot_clock() -> float:
 class Succession:
     """For any thread, unless a method says otherwise."""
 
-    def __init__(self, node: str, lease_s: float, links: Links, say: Callable[[str], None]) -> None:
-        """`say` is called with sentences for people."""
-        self._node, self._links, self._say = node, links, say
-        self._rules = machine.Rules(node, lease_s)
+    def __init__(
+        self,
+        node: str,
+        lease_s: float,
+        links: Links,
+        say: Callable[[str], None],
+        expect: Callable[[str], None] | None = None,
+        *,
+        survivor_goes: bool = False,
+    ) -> None:
+        """`say` is called with sentences for people, and `expect` with what becomes of the job should its host die.
+        `survivor_goes`: as `machine.Rules.survivor_goes`."""
+        self._node, self._links, self._say, self._expect = node, links, say, expect or say
+        self._addressed: Addressed | None = None
+        self._spawn: Spawn | None = None
+        self._tells = False
+        self._rules = machine.Rules(node, lease_s, survivor_goes)
         self._voter: machine.Voter | None = None
         self._acknowledged: events.HeartbeatAcknowledged | None = None
         """The last one, which may come before the first announcement."""
@@ -105,7 +135,8 @@ class Succession:
         the thread that `spawn` starts, once this node is elected."""
         if not isinstance(store, Movable):
             return
-        self._store, self._serve = store.reserved, serve
+        self._store, self._serve, self._spawn = store.reserved, serve, spawn
+        self._addressed = store if isinstance(store, Addressed) else None
         store.notify_moves(lambda host, epoch: self._post(events.HostFound(host, epoch)))
         self._links.open(self._node, secret, self._died, self._heard, self._asked)
         spawn("voter", self._run)
@@ -123,14 +154,16 @@ class Succession:
     def recorded(self, record: NodeRecord) -> NodeRecord:
         """The record with where this node votes, and could host. A node that leaves votes no more."""
         self._muted = self._muted or record.state in (NodeState.LEAVING, NodeState.ENDED)
-        return replace(record, witness_port=self._links.port, store=self._store)
+        if self._store.startswith(":") and record.addr:  # a port of all addresses of this node
+            self._store = str(Endpoint(record.addr, int(self._store[1:])))
+        return replace(record, vote_port=self._links.port, store=self._store)
 
     def follow(self, seen: Round) -> None:
         """This announcement was read. For one thread."""
         if seen.host is None:
             return
         if seen.phase is RoundPhase.RUNNING and seen.nodes > 1:
-            self._mention(_outlook(seen))
+            self._mention(_outlook(seen, self._rules))
         if self._voter is None and seen.host.node == self._node:
             return
         if self._voter is None:
@@ -145,6 +178,7 @@ class Succession:
         newest = (seen.epoch, seen.version)
         self._rounds[newest] = seen
         votes = self._node in (*voters, *seen.before)
+        self._expect_hosts(seen, votes)
         gone = self._dead | {self._node}
         self._links.keep(tuple(peer for peer in self._known.values() if votes and peer.node not in gone))
         self._post(events.AnnouncementRead(newest, voters, seen.before))
@@ -200,7 +234,19 @@ class Succession:
         """Say this, unless it was said last."""
         if outlook != self._mentioned:
             self._mentioned = outlook
-            self._say(outlook)
+            self._expect(outlook)
+
+    def _expect_hosts(self, seen: Round, votes: bool) -> None:
+        """Where the job has one endpoint: who could host next; and tell the server there, behind a first host."""
+        if (store := self._addressed) is not None and seen.host is not None:
+            store.expect(tuple(other.store for other in (*seen.voters, seen.host) if other.node != self._node))
+            if votes and seen.epoch > FIRST_EPOCH:
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._addressed is not None and self._spawn is not None and not self._tells:
+            self._tells = True
+            self._spawn("herald", self._addressed.tell)
 
     def _named(self, text: str) -> str:
         """With the names that people know in place of the identities of nodes."""
@@ -270,17 +316,25 @@ class Succession:
         store.close_host()
 
     def take_over(
-        self, epoch: int, store: Store, connection: Connection, job: bytes, warn: Warn
+        self,
+        epoch: int,
+        store: Store,
+        connection: Connection,
+        job: bytes,
+        warn: Warn,
+        hosts: Callable[[], None] = lambda: None,
     ) -> tuple[int, Elected] | None:
         """Serve the store here, and return with what this node coordinates: once all living members of the round are
         here, or a lease has passed, by which they are lost. None: this node ends. On the thread of `serve`."""
         if not isinstance(store, Movable):
             return None
         announced, awaited = self.handed_over(epoch)
-        store.host(epoch, self._node, job, (announced.version, encode_round(announced)))
+        store.host(epoch, self._node, job, (announced.version, encode_round(announced)), self._store)
+        self._tell()
+        hosts()
         until = time.monotonic() + self._rules.lease_s
         self._awaiting = connection
-        here = connection.call(lambda session: await_records(awaited - self._dead, until, session))
+        here = connection.call(lambda session: await_records(awaited - self._dead, until, session, self._node))
         self._awaiting = None
         if here is None:
             return None
@@ -312,20 +366,16 @@ class Succession:
         return self._names.get(voter.host, "") if (voter := self._voter) is not None else ""
 
 
-def await_records(awaited: frozenset[str], until: float, session: Store) -> bool:
-    """Return once all of these nodes have published a record here; or then (monotonic clock): they are lost by then."""
-    missing, cursor = set(awaited), 0
-    while missing and (left_s := until - time.monotonic()) > 0:
-        cursor, found = session.wait_nodes(cursor, left_s)
-        missing -= found.keys()
-    return not missing
-
-
-def _outlook(seen: Round) -> str:
+def _outlook(seen: Round, rules: machine.Rules) -> str:
     """What becomes of the job should the host of the store die, for people."""
     able = len(seen.voters)
     if able < 2:
         return "no other node of this round could host the store: the job ends with the node that hosts it"
+    if able == 2 and seen.nodes == 2 and rules.survivor_goes:
+        return (
+            f"two nodes and survivor=go: should the host of the store be silent for {rules.lease_s:g} s, the other "
+            "goes on; if it was only cut off, both train at once, and may write over each other's checkpoints"
+        )
     if able == 2 and seen.nodes == 2:
         return (
             "two nodes: should the agent that hosts the store be killed, the other goes on; should its host lose power "

@@ -19,8 +19,8 @@ from ..codec import limits, member_pages
 from ..codec import records as codec
 from ..codec.fields import ForeignBytes
 from ..coordinator.events import Announce, BeatsSeen, HandOver, NodesSeen, ReadBeats, Retire, StoreEffect
-from ..records import Crowd, Member, Round
-from ..store import Store, StoreError, StoreFenced
+from ..records import Crowd, Member, Round, RoundPhase
+from ..store import Founding, Store, StoreError, StoreFenced
 from .connection import Connection
 from .events import OthersEnded, Post
 from .inbound import Warn, read_records
@@ -134,6 +134,8 @@ class Term:
     def _write_announcement(self, connection: Connection, announcement: Round) -> None:
         value = _encoded(self._on_pages(connection, announcement))
         version, epoch = announcement.version, announcement.epoch
+        if announcement.phase is RoundPhase.RUNNING:
+            connection.call(_found)
         if announcement.outcome is None:
             connection.call(lambda session: session.announce(version, value, epoch))
             self._delete_old_pages(connection)
@@ -182,6 +184,11 @@ def _encoded(announcement: Round) -> bytes:
             f"round {announcement.number} cannot be announced with {len(announcement.members)} nodes: {error}; "
             "lower --nnodes, or shorten --role"
         ) from error
+
+
+def _found(session: Store) -> None:
+    if isinstance(session, Founding):
+        session.found()
 
 
 def _wait_nodes(cursor: int, timeout_s: float, session: Store) -> tuple[int, Mapping[str, bytes]]:

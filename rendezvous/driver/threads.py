@@ -49,6 +49,12 @@ class ThreadGroup:
         if role in self._connections:
             self._connections[role][0].close()
 
+    def renew_others(self, role: str) -> None:
+        """As `renew`, for all threads but this one."""
+        for other, (connection, _) in tuple(self._connections.items()):
+            if other != role:
+                connection.close()
+
     def end(self) -> None:
         """Let the threads exit; a call under way is aborted. Idempotent."""
         self.ending.set()

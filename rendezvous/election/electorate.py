@@ -12,7 +12,7 @@ VOTERS = 7
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """Of one round. A candidate needs a majority of each group, not counting nodes that are known to be dead."""
+    """Of one round. A candidate needs votes of each group, as `elects` says."""
 
     voters: tuple[str, ...] = ()
     """The first members, by group rank. Empty: nobody is elected while this round is the last that began."""
@@ -32,15 +32,19 @@ def of_round(members: Sequence[str], last: Electorate, absent: Collection[str]) 
     return Electorate(tuple(members[:VOTERS]), tuple(voter for voter in last.voters if voter in places))
 
 
-def elects(electorate: Electorate, votes: Collection[str], dead: Collection[str]) -> bool:
-    """Whether these votes are a majority of each group; of one that is dead nobody can elect another."""
+def elects(electorate: Electorate, votes: Collection[str], dead: Collection[str], host: str) -> bool:
+    """Whether these votes replace this host: in each group all that are not known to be dead, or more than half of all
+    but the host. Of a group that is dead nobody can elect another."""
     groups = (electorate.voters, electorate.before) if electorate.before else (electorate.voters,)
-    return bool(votes) and all(_majority(group, votes, dead) for group in groups)
+    return bool(votes) and all(_majority(group, votes, dead, host) for group in groups)
 
 
-def _majority(group: Collection[str], votes: Collection[str], dead: Collection[str]) -> bool:
+def _majority(group: Collection[str], votes: Collection[str], dead: Collection[str], host: str) -> bool:
+    """Voters that died count, as they may have voted for another, which lives: those that are left, and do not reach
+    it, must be no majority."""
     living = [node for node in group if node not in dead]
-    return not living or 2 * sum(node in votes for node in living) > len(living)
+    yes = sum(node in votes for node in living)
+    return yes == len(living) or 2 * yes > sum(node != host for node in group)
 
 
 def asked(electorate: Electorate, own: str, dead: Collection[str]) -> tuple[str, ...]:

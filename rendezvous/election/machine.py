@@ -68,6 +68,8 @@ class Rules:
 
     node: str
     lease_s: float
+    survivor_goes: bool = False
+    """The only guest of a host goes on once that is silent for a lease, although it may live: at the user's risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,24 @@ def _read_late(state: Voter, event: AnnouncementRead, now: float, rules: Rules) 
 def _acknowledged(state: Voter, event: HeartbeatAcknowledged, now: float, rules: Rules) -> Move:
     if event.epoch != state.epoch or event.sent_at < state.acknowledged[0]:
         return state, ()
-    return replace(state, acknowledged=(event.sent_at, (event.epoch, event.version))), ()
+    wakes = (WakeAt(event.sent_at + rules.lease_s),) if rules.survivor_goes else ()
+    return replace(state, acknowledged=(event.sent_at, (event.epoch, event.version))), wakes
+
+
+def _silent(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Move:
+    """The host may be silent for a lease, and this node the only other one of the job."""
+    voters = {*state.electorate.voters, *state.electorate.before}
+    only = rules.survivor_goes and voters == {state.host, rules.node}
+    sent_at, newest = state.acknowledged
+    if not only or newest > state.newest or now < sent_at + rules.lease_s:
+        return state, ()
+    epoch = max(state.epoch, state.promised[0]) + 1
+    state = replace(state, promised=(epoch, rules.node), votes=frozenset({rules.node}), dead=state.dead | {state.host})
+    state, effects = _elected(state)
+    because = (
+        f"the host was silent for {rules.lease_s:g} s and survivor=go was given: hosting the store (epoch {epoch})"
+    )
+    return replace(state, because=because), effects
 
 
 def _died(state: Voter, event: ProcessDied, now: float, rules: Rules) -> Move:
@@ -199,7 +218,7 @@ def _turn(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Mov
         return replace(state, turn_at=float("inf"), because=because), ()
     epoch = max(state.epoch, state.promised[0], state.seen) + 1
     state = replace(state, promised=(epoch, rules.node), votes=frozenset({rules.node}))
-    if elects(state.electorate, state.votes, state.dead):
+    if elects(state.electorate, state.votes, state.dead, state.host):
         return _elected(state)
     ballot = Ballot(epoch, rules.node, state.newest, state.dead)
     voters = asked(state.electorate, rules.node, state.dead)
@@ -218,7 +237,7 @@ def _counted(state: Voter, event: VoteAnswered, now: float, rules: Rules) -> Mov
             return _ask_again(state, now, rules) if event.seen >= state.promised[0] else (state, ())
         return _give_up(state, f"{event.voter} has read a newer announcement", now, rules, after=VOTERS)
     state = replace(state, votes=state.votes | {event.voter})
-    return _elected(state) if elects(state.electorate, state.votes, state.dead) else (state, ())
+    return _elected(state) if elects(state.electorate, state.votes, state.dead, state.host) else (state, ())
 
 
 def _ask_again(state: Voter, now: float, rules: Rules) -> Move:
@@ -230,7 +249,7 @@ def _ask_again(state: Voter, now: float, rules: Rules) -> Move:
 
 def _peer_died_while_asking(state: Voter, event: ProcessDied, now: float, rules: Rules) -> Move:
     state = replace(state, dead=state.dead | {event.node})
-    return _elected(state) if elects(state.electorate, state.votes, state.dead) else (state, ())
+    return _elected(state) if elects(state.electorate, state.votes, state.dead, state.host) else (state, ())
 
 
 def _asked_long_enough(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Move:
@@ -334,7 +353,7 @@ _MOVES: Mapping[Phase, tuple[Callable[..., Move], ...]] = {
 }
 TRANSITIONS: Mapping[tuple[Phase, type[Event]], Callable[..., Move]] = {
     **{(phase, event): move for phase, row in _MOVES.items() for event, move in zip(_EVENTS, row, strict=True)},
-    (Phase.FOLLOWING, DeadlineReached): _nothing,
+    (Phase.FOLLOWING, DeadlineReached): _silent,
     (Phase.ORPHANED, DeadlineReached): _turn,
     (Phase.ASKING, DeadlineReached): _asked_long_enough,
     (Phase.PROMISED, DeadlineReached): _nothing,

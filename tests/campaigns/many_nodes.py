@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.crowd import BEAT_S, BOUND_S, LEASE_S
+from support.crowd import BOUND_S, CONF
 from support.network import free_port
 
 LIMIT = 1024
@@ -34,7 +34,7 @@ def play(count: int, hard: int) -> str:
         script.write_text("")  # the host's own worker finishes at once, and the host waits for the others
         endpoint = f"127.0.0.1:{free_port()}"
         flags = ["--nnodes", str(count + 1), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "many"]
-        flags += ["--rdzv-conf", f"beat={BEAT_S},lease={LEASE_S}", "--exit-barrier-timeout", "900"]
+        flags += ["--rdzv-conf", CONF, "--exit-barrier-timeout", "900"]
         command = [*_limited(hard), sys.executable, "-m", "elastic_agent", *flags, str(script)]
         began = time.monotonic()
         host = undo.enter_context(

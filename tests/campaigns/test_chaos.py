@@ -17,7 +17,8 @@ from campaigns.chaos.plan import Plan, draw
 
 Lines = list[dict[str, Any]]
 SMOKE = (3080, 3022, 3001)
-"""Seeds with short runs: a freeze and two kills, a SIGTERM and a crash, a crash and a kill."""
+"""Seeds with short runs: a freeze, and two kills of the host; a SIGTERM, a kill of the host, and a crash; with one host
+a crash and a kill."""
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_replacement_takes_the_place_of_a_dead_node(cluster: Cluster) -> None:
 
 def test_too_few_survivors_gather_until_the_join_timeout_and_say_who_is_missing(cluster: Cluster) -> None:
     """With fewer than min_nodes the survivor waits for the join timeout, then exits 76 and names who is missing."""
-    conf = {**SHORT_LEASE, "join_timeout": 5}
+    conf = {**SHORT_LEASE, "join_timeout": 5, "read_timeout": 60}
     a, b = cluster.start("a", nnodes="2", conf=conf), cluster.start("b", nnodes="2", conf=conf)
     cluster.desk.wait_world(2)
     b.terminate()

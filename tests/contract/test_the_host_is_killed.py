@@ -1,9 +1,9 @@
 """The section "The host of the store" of docs/failover-contract.md: the agent that hosts the store is killed, and other
-nodes of the list in --rdzv-endpoint may host it."""
+nodes may host it: all that --rdzv-endpoint lists or, where it names one node, all members."""
 
 from __future__ import annotations
 
-import socket
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,11 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.rendezvous.c10d.client import connect
-from elastic_agent.rendezvous.c10d.keys import Keys
-from elastic_agent.rendezvous.c10d.store import C10dStore
-from elastic_agent.rendezvous.codec.records import decode_round
-from elastic_agent.rendezvous.endpoint import Endpoint
 from support.desk import Worker, restarts_of, worker_of
 from support.harness import Cluster
 from support.network import free_port
@@ -25,11 +20,19 @@ AGAIN_S = 3.0
 """From the end of the host to workers of the next round; measured are 0.5 to 1.1 s."""
 
 
-@pytest.fixture
-def listed(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(params=["several endpoints", "one endpoint"])
+def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """On c10d, with three nodes that may host the store."""
     with closing(Cluster("c10d", tmp_path, nnodes="1:3")) as made:
-        made.endpoint = ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+        if request.param == "several endpoints":
+            made.endpoint = ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+        yield made
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Cluster]:
+    """On c10d, where --rdzv-endpoint names one node. It begins no job before the others can have told it of theirs."""
+    with closing(Cluster("c10d", tmp_path, nnodes="1:3", conf={"last_call_quiet": 3})) as made:
         yield made
 
 
@@ -42,125 +45,180 @@ def three(cluster: Cluster) -> list[Worker]:
     return cluster.desk.wait_world(3)
 
 
-def test_another_node_hosts_the_store_and_one_job_goes_on(listed: Cluster) -> None:
+def test_another_node_hosts_the_store_and_one_job_goes_on(followed: Cluster) -> None:
     """The host is killed: the others train again within 3 s, what counts is kept, and its node, started again with the
     same command, joins that job. The same of the next host."""
-    world = three(listed)
+    world = three(followed)
     worker_of(world, "b").order("exit 3")
-    world = listed.desk.wait_world(3, after=world[0].round)
-    listed.nodes["a"].vanish()
+    world = followed.desk.wait_world(3, after=world[0].round)
+    followed.nodes["a"].vanish()
     began = time.monotonic()
-    again = listed.desk.wait_world(2, after=world[0].round)
+    again = followed.desk.wait_world(2, after=world[0].round)
     assert time.monotonic() - began < slowed(AGAIN_S)
-    listed.desk.wait_gone([worker_of(world, "a")])
+    followed.desk.wait_gone([worker_of(world, "a")])
     restarts = {worker.node: worker.restarts for worker in again}
-    listed.start("a2")
-    whole = listed.desk.wait_world(3, after=again[0].round)
+    followed.start("a2", hosts=True, conf={"last_call_quiet": 3})
+    whole = followed.desk.wait_world(3, after=again[0].round)
     assert {worker.node: worker.restarts for worker in whole} == {**restarts, "a2": 0}
-    host = next(name for name in ("b", "c") if "this node coordinates" in listed.nodes[name].text())
-    listed.nodes[host].vanish()
-    listed.desk.wait_world(2, after=whole[0].round)
-    listed.finish()
-    rest = [node for name, node in listed.nodes.items() if name not in ("a", host)]
+    host = next(name for name in ("b", "c") if "this node coordinates" in followed.nodes[name].text())
+    followed.nodes[host].vanish()
+    followed.desk.wait_world(2, after=whole[0].round)
+    followed.finish()
+    rest = [node for name, node in followed.nodes.items() if name not in ("a", host)]
     assert [node.wait() for node in rest] == [0, 0]
 
 
-def test_of_two_nodes_the_one_that_is_left_goes_on(listed: Cluster) -> None:
+def test_of_two_nodes_the_one_that_is_left_goes_on(followed: Cluster) -> None:
     """It knows that the agent is dead, as a living kernel says; and at the start it was said what it would do."""
-    listed.start("a", nnodes="1:2")
-    listed.desk.wait_world(1)
-    b = listed.start("b", nnodes="1:2")
-    world = listed.desk.wait_world(2)
+    followed.start("a", nnodes="1:2")
+    followed.desk.wait_world(1)
+    b = followed.start("b", nnodes="1:2")
+    world = followed.desk.wait_world(2)
     b.wait_text("two nodes: should the agent that hosts the store be killed, the other goes on")
-    listed.nodes["a"].vanish()
-    listed.desk.wait_world(1, after=world[0].round)
-    listed.finish()
+    followed.nodes["a"].vanish()
+    followed.desk.wait_world(1, after=world[0].round)
+    followed.finish()
     assert b.wait() == 0
 
 
-def test_the_next_host_is_killed_as_well(listed: Cluster) -> None:
+def test_the_next_host_is_killed_as_well(followed: Cluster) -> None:
     """Both die at once, whoever of them was to host next: the third node goes on."""
-    world = three(listed)
-    listed.nodes["a"].vanish()
-    listed.nodes["b"].vanish()
-    listed.desk.wait_world(1, after=world[0].round)
-    listed.finish()
-    assert listed.nodes["c"].wait() == 0
+    world = three(followed)
+    followed.nodes["a"].vanish()
+    followed.nodes["b"].vanish()
+    followed.desk.wait_world(1, after=world[0].round)
+    followed.finish()
+    assert followed.nodes["c"].wait() == 0
 
 
-def test_the_host_is_killed_while_others_stop(listed: Cluster) -> None:
+def test_the_host_is_killed_while_others_stop(followed: Cluster) -> None:
     """A failure has ended the round, and the host is killed while a worker takes its time to stop."""
-    world = three(listed)
+    world = three(followed)
     slow = worker_of(world, "c")
-    listed.desk.ask(slow, "ignore 15")
+    followed.desk.ask(slow, "ignore 15")
     worker_of(world, "b").order("exit 3")
-    listed.nodes["c"].wait_text("is over")
-    listed.nodes["a"].vanish()
-    listed.nodes["b"].wait_text("the store answers again")
+    followed.nodes["c"].wait_text("is over")
+    followed.nodes["a"].vanish()
+    followed.nodes["b"].wait_text("the store answers again")
     slow.order("exit 0")
-    listed.desk.wait_world(2, after=world[0].round)
-    listed.finish()
-    assert [listed.nodes[name].wait() for name in ("b", "c")] == [0, 0]
+    followed.desk.wait_world(2, after=world[0].round)
+    followed.finish()
+    assert [followed.nodes[name].wait() for name in ("b", "c")] == [0, 0]
 
 
-def test_a_host_that_leaves_hands_the_store_over(listed: Cluster) -> None:
+def test_a_host_that_leaves_hands_the_store_over(followed: Cluster) -> None:
     """It ends while the others work on, at the price of any node's leaving: one round anew, and no restart. The next
     host is asked to leave when its workers have finished, which disturbs nobody."""
-    world = three(listed)
-    listed.nodes["a"].terminate()
+    world = three(followed)
+    followed.nodes["a"].terminate()
     began = time.monotonic()
-    again = listed.desk.wait_world(2, after=world[0].round)
+    again = followed.desk.wait_world(2, after=world[0].round)
     assert time.monotonic() - began < AGAIN_S
-    assert listed.nodes["a"].wait() == 143
+    assert followed.nodes["a"].wait() == 143
     for worker in again:
-        listed.nodes[worker.node].wait_text("the store answers again")
-        listed.desk.ask(worker, "ping")
+        followed.nodes[worker.node].wait_text("the store answers again")
+        followed.desk.ask(worker, "ping")
     assert restarts_of(again) == {"b": 0, "c": 0}
     hosts: list[str] = []
     while not hosts:
-        listed.desk.ask(again[0], "ping")
-        hosts = [name for name in ("b", "c") if "this node coordinates" in listed.nodes[name].text()]
+        followed.desk.ask(again[0], "ping")
+        hosts = [name for name in ("b", "c") if "this node coordinates" in followed.nodes[name].text()]
     (host,) = hosts
     other = worker_of(again, "c" if host == "b" else "b")
     worker_of(again, host).order("exit 0")
-    listed.nodes[host].wait_text("the finalisation barrier ends in")
-    listed.nodes[host].terminate()
-    assert listed.nodes[host].wait() == 143
-    listed.desk.ask(other, "ping")
+    followed.nodes[host].wait_text("the finalisation barrier ends in")
+    followed.nodes[host].terminate()
+    assert followed.nodes[host].wait() == 143
+    followed.desk.ask(other, "ping")
     other.order("exit 0")
-    assert listed.nodes[other.node].wait() == 0
-    assert max(worker.round for worker in listed.desk.workers) == again[0].round
+    assert followed.nodes[other.node].wait() == 0
+    assert max(worker.round for worker in followed.desk.workers) == again[0].round
 
 
-def _wait_finishing(cluster: Cluster) -> None:
-    """Until it is announced that a node has finished."""
-    port = int(cluster.endpoint.partition(",")[0].rpartition(":")[2])
-    client = connect((socket.AF_INET, ("127.0.0.1", port)), "the host", 5.0, 5.0)
-    with closing(client):
-        store = C10dStore(
-            client, Endpoint("127.0.0.1", port), Keys(cluster.run_id), (socket.AF_INET, ("", 0)), None, b""
-        )
-        seen = store.wait_round(0, 5.0)
-        while seen is not None and not decode_round(seen[1]).finished:
-            seen = store.wait_round(seen[0], 5.0)
-    assert seen is not None
-    for worker in cluster.desk.workers:
-        if worker.node != "a":
-            cluster.desk.ask(worker, "ping")  # so long do their agents need to read it at the same time
-
-
-def test_a_host_that_has_finished_is_killed(listed: Cluster) -> None:
+def test_a_host_that_has_finished_is_killed(followed: Cluster) -> None:
     """Its workers are done and the others work on: no round begins anew, and the job succeeds."""
-    world = three(listed)
+    world = three(followed)
     worker_of(world, "a").order("exit 0")
-    _wait_finishing(listed)
-    rest = [worker for worker in world if worker.node != "a"]
-    listed.nodes["a"].vanish()
     for name in ("b", "c"):
-        listed.nodes[name].wait_text("the store answers again")
+        # What most have read is kept.
+        followed.nodes[name].wait_text("to finish; the finalisation barrier ends in")
+    rest = [worker for worker in world if worker.node != "a"]
+    followed.nodes["a"].vanish()
+    for name in ("b", "c"):
+        followed.nodes[name].wait_text("the store answers again")
     for worker in rest:
-        listed.desk.ask(worker, "ping")
-    assert max(worker.round for worker in listed.desk.workers) == world[0].round
+        followed.desk.ask(worker, "ping")
+    assert max(worker.round for worker in followed.desk.workers) == world[0].round
     for worker in rest:
         worker.order("exit 0")
-    assert [listed.nodes[name].wait() for name in ("b", "c")] == [0, 0]
+    assert [followed.nodes[name].wait() for name in ("b", "c")] == [0, 0]
+
+
+def test_a_newcomer_that_knows_the_old_endpoint_waits_until_its_node_is_back(one: Cluster) -> None:
+    """Nobody serves there while that node is away; once it is started again it says where the job is, and both join."""
+    one.start("a", nnodes="1:4")
+    one.desk.wait_world(1)
+    for name in ("b", "c"):
+        one.start(name, nnodes="1:4")
+    world = one.desk.wait_world(3)
+    one.nodes["a"].vanish()
+    again = one.desk.wait_world(2, after=world[0].round)
+    late = one.start("d", nnodes="1:4", conf={"read_timeout": 60})
+    late.wait_text(f"waiting for {one.endpoint}")
+    back = one.start("a2", nnodes="1:4", hosts=True)
+    back.wait_text("joining it there")
+    whole = one.desk.wait_world(4, after=again[0].round)
+    assert {worker.node for worker in whole} == {"a2", "b", "c", "d"}
+    assert [worker.env["TORCHELASTIC_RUN_ID"] for worker in whole] == [one.run_id] * 4
+    one.finish()
+    assert [one.nodes[name].wait() for name in ("a2", "b", "c", "d")] == [0, 0, 0, 0]
+
+
+def test_of_five_nodes_the_two_that_would_host_are_killed_at_once(one: Cluster) -> None:
+    one.start("a", nnodes="1:5")
+    one.desk.wait_world(1)
+    for name in ("b", "c", "d", "e"):
+        one.start(name, nnodes="1:5")
+    world = one.desk.wait_world(5)
+    one.nodes["a"].vanish()
+    worker = next(worker for worker in world if worker.rank == 1)
+    one.nodes[worker.node].vanish()
+    again = one.desk.wait_world(3, after=world[0].round)
+    one.finish()
+    assert [one.nodes[worker.node].wait() for worker in again] == [0, 0, 0]
+
+
+def test_a_returning_node_that_needs_no_other_is_told_before_its_round_begins(one: Cluster) -> None:
+    """With a fixed number of nodes: those that are left wait for it, and it would wait for them."""
+    one.start("a", nnodes="2")
+    one.start("b", nnodes="2")
+    world = one.desk.wait_world(2)
+    one.nodes["a"].vanish()
+    one.nodes["b"].wait_text("waiting up to 600 s for more")
+    one.start("a2", nnodes="2", hosts=True)
+    again = one.desk.wait_world(2, after=world[0].round)
+    assert {worker.node for worker in again} == {"a2", "b"}
+    one.finish()
+    assert [one.nodes[name].wait() for name in ("a2", "b")] == [0, 0]
+
+
+def test_of_two_nodes_the_guest_goes_on_without_a_silent_host_if_that_was_asked_for(one: Cluster) -> None:
+    """The host's agent is frozen for long, which is no evidence that it is dead; its worker runs on meanwhile. Once it
+    runs again it finds the new host, and its worker is killed."""
+    conf = {"survivor": "go", "beat": 0.4, "lease": 3, "last_call_quiet": 0.5}
+    a = one.start("a", nnodes="1:2", conf=conf)
+    one.desk.wait_world(1)
+    b = one.start("b", nnodes="1:2", conf=conf)
+    world = one.desk.wait_world(2)
+    b.wait_text("two nodes and survivor=go")
+    a.terminate(signal.SIGSTOP)
+    (again,) = one.desk.wait(lambda: [each for each in one.desk.workers if each.round > world[0].round], "a next round")
+    assert again.node == "b"
+    b.wait_text("survivor=go was given: hosting the store")
+    one.desk.ask(worker_of(world, "a"), "ping")
+    a.terminate(signal.SIGCONT)
+    one.desk.wait_gone([worker_of(world, "a")])
+    assert a.wait() == 80
+    assert "hosts the job now" in a.last_line()
+    again.order("exit 0")
+    assert b.wait() == 0

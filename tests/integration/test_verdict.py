@@ -142,6 +142,20 @@ def test_the_variable_names_the_summary_file(tmp_path: Path, monkeypatch: pytest
     assert "cannot write the summary" in again.stderr
 
 
+def test_a_summary_goes_to_a_device_and_leaves_it_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ELASTIC_AGENT_SUMMARY=/dev/null or /dev/stdout: a rename would put a file in the place of the device, for all."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setenv("ELASTIC_AGENT_SUMMARY", str(tmp_path / "pipe"))
+    (tmp_path / "script.py").write_text("raise SystemExit(3)")
+    command = [sys.executable, "-m", "elastic_agent", "--log-dir", str(tmp_path / "logs"), str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert json.loads(os.read(reader, 65536))["cause"]["exit_code"] == 3
+    os.close(reader)
+    assert done.returncode == 1
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_success_leaves_no_summary(tmp_path: Path) -> None:
     """A job that succeeded has no cause."""
     (tmp_path / "script.py").write_text("pass")

@@ -63,8 +63,8 @@ allow.
 
 With fewer they gather until the join timeout, then exit with a message that names the missing nodes.
 
-On etcd, workers of an older round are gone before any worker of a newer one starts, whichever nodes are cut off, and
-whichever agents are frozen.
+On etcd and c10d, workers of an older round are gone before any worker of a newer one starts, whichever nodes are cut
+off, and whichever agents are frozen.
 
 A worker exits with 75: no restart follows, nobody is charged, and every agent of the job ends with 75, told apart from
 a job that is done and from one that failed.
@@ -107,10 +107,19 @@ spent.
 Losing the host by force is an orderly end: after `store_grace` every agent stops its workers and exits 80 naming the
 host.
 
-Where `--rdzv-endpoint` lists several nodes and the agent that hosts the store is killed, another of them hosts it and
-the job goes on.
+Where `--rdzv-endpoint` names one node, that node is started again and nobody can tell it of the job, it begins a new
+one, and every agent of the old one that finds it kills its workers at once and exits 80.
 
-Where `--rdzv-endpoint` lists several nodes and the one that hosts the store leaves, it hands the store over, and ends.
+Where the agent that hosts the store is killed, another node hosts it and the job goes on: one of those that
+`--rdzv-endpoint` lists or, where it names one, any member.
+
+Of two nodes with `--rdzv-conf survivor=go` the guest goes on once the host has been silent for a lease, though it may
+live; each says at the start of a round what that risks.
+
+Where `--rdzv-endpoint` names one node and the job went on without it, that node, started again, is told of the job
+before it begins one, and joins it.
+
+Where another node may host the store and the one that does leaves, it hands the store over, and ends.
 
 Where no node hosts the store, losing the coordinator costs no more than losing any node: another takes over, whatever
 the phase, and goes on from what was announced.
@@ -210,7 +219,7 @@ def test_every_rendezvous_key_is_documented_with_its_default() -> None:
 EXAMPLES = {
     *("--flag", "--name", "--redirect", "--lr", "--wandb-api-key"),
     *("--quick", "--pairs", "--calls", "--starts", "--kills", "--nodes", "--rounds", "--schedules", "--figures"),
-    *("--rest", "--seeds", "--tcp", "--runs", "--start", "--jobs", "--for", "--store"),
+    *("--one-endpoint", "--rest", "--seeds", "--tcp", "--runs", "--start", "--jobs", "--for", "--store"),
 }
 """How a flag is written, how one is shortened, two of a script; and some of benchmarks, campaigns and the simulator."""
 OF_ETCD = {

@@ -36,14 +36,14 @@ class Played:
         self.failed += other.failed
 
 
-def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> Played:
+def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1, nodes: int = 0) -> Played:
     """Seeds from `start` on: `runs` of them, or for `lasts_s` seconds. Each process ends at its first violation.
 
-    jobs: processes; 0: one for each core.
+    jobs: processes; 0: one for each core. nodes: as in `draw.scenario`.
     """
     jobs = jobs or os.cpu_count() or 1
     ends = None if lasts_s is None else time.monotonic() + lasts_s  # one clock for all processes of a host
-    shares = [(start + index, jobs, runs // jobs + (index < runs % jobs), ends) for index in range(jobs)]
+    shares = [(start + index, jobs, runs // jobs + (index < runs % jobs), ends, nodes) for index in range(jobs)]
     played = Played()
     if jobs == 1:
         played.merge(_share(*shares[0]))
@@ -54,14 +54,14 @@ def play(start: int, runs: int, lasts_s: float | None = None, jobs: int = 1) -> 
     return played
 
 
-def _share(start: int, stride: int, runs: int, ends: float | None) -> Played:
+def _share(start: int, stride: int, runs: int, ends: float | None, nodes: int) -> Played:
     played = Played()
     violation: run.SeedFailed | None = None
     began = time.process_time()
     with _quick():
         for seed in _seeds(start, stride, runs, ends):
             try:
-                played.reached.merge(run.play(seed).reached)
+                played.reached.merge(run.play(seed, nodes=nodes).reached)
             except run.SeedFailed as failed:
                 violation = failed
                 break

@@ -27,9 +27,8 @@ class SeedFailed(AssertionError):
     """An invariant broke, or a machine raised. The message has the command that replays it."""
 
     def __init__(self, scenario: Scenario, at: float, error: Exception) -> None:
-        again = (
-            f"make sim SEED={scenario.seed}, or PYTHONPATH=.typing python -m tests.simulation --seed {scenario.seed}"
-        )
+        again = f"PYTHONPATH=.typing python -m tests.simulation --seed {scenario.seed}"
+        again = f"{again} --nodes {scenario.nodes}" if scenario.nodes else f"make sim SEED={scenario.seed}, or {again}"
         super().__init__(f"seed {scenario.seed} at {at:.3f} s: {error}\nsee it with its trace: {again}")
         self.scenario = scenario
         self.what = (
@@ -38,9 +37,9 @@ class SeedFailed(AssertionError):
         """Which invariant broke, without details: what stays the same while the failure is made small."""
 
 
-def play(seed: int, log: Callable[[float, str], None] | None = None) -> World:
-    """One job, to its end. Raises SeedFailed."""
-    return play_scenario(draw.scenario(seed), log)
+def play(seed: int, log: Callable[[float, str], None] | None = None, nodes: int = 0) -> World:
+    """One job, to its end; `nodes` as in `draw.scenario`. Raises SeedFailed."""
+    return play_scenario(draw.scenario(seed, nodes), log)
 
 
 def play_scenario(scenario: Scenario, log: Callable[[float, str], None] | None = None) -> World:

@@ -23,6 +23,8 @@ JOIN_AT_ONCE = 8
 BOUND_S = 500.0
 BEAT_S, LEASE_S = 10.0, 550.0
 """Slow, as hundreds of nodes share one interpreter, in which each decodes each announcement."""
+CONF = f"beat={BEAT_S:g},lease={LEASE_S:g}"
+"""For `--rdzv-conf` of the host, whose lease must be the same."""
 
 
 class CrowdNode:
@@ -51,7 +53,7 @@ class CrowdNode:
 def main(args: Sequence[str]) -> int:
     endpoint, run_id, count, first, command = args[0], args[1], int(args[3]), int(args[4]), args[5]
     threading.stack_size(256 * 1024)
-    spec = JobSpec(run_id, (command,), int(args[2]), int(args[2]))
+    spec = JobSpec(run_id, (command,), int(args[2]), int(args[2]), lease_s=LEASE_S)
     opening = threading.Semaphore(JOIN_AT_ONCE)
     nodes = [CrowdNode(f"crowd{number}", spec, endpoint, opening) for number in range(first, first + count)]
     for node in nodes:

@@ -103,6 +103,10 @@ class ProcessNode(Node):
     def known_as(self) -> str:
         return f"{os.uname().nodename}:{self.process.pid}"
 
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
     def wait(self, bound_s: float = BOUND_S) -> int:
         try:
             code = self.process.wait(bound_s)

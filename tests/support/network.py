@@ -88,6 +88,8 @@ class Switch:
         self._mark = f"ea{number:x}"
         self._held = held
         self._lines: dict[str, str] = {}
+        self.addresses: dict[str, str] = {}
+        """Of the namespaces, by name."""
         self.address = f"{self._net}.1"
         ip("link", "add", "name", self._mark, "type", "bridge")
         held.callback(ip, "link", "del", self._mark)
@@ -101,7 +103,8 @@ class Switch:
         self._held.callback(ip, "netns", "del", space)
         ip("link", "add", line, "type", "veth", "peer", "name", "eth0", "netns", space)
         ip("link", "set", line, "master", self._mark, "up")
-        ip("-n", space, "addr", "add", f"{self._net}.{len(self._lines) + 2}/24", "dev", "eth0")
+        self.addresses[name] = f"{self._net}.{len(self._lines) + 2}"
+        ip("-n", space, "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
         for device in ("eth0", "lo"):
             ip("-n", space, "link", "set", device, "up")
         self._lines[name] = line

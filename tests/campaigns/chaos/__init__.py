@@ -2,7 +2,7 @@
 
 `plan.py` makes a seed into a job and its faults, as data; `runner.py` runs it and records what was done and seen;
 `judge.py` checks that against the simulator's own invariants, by way of `replay.py` and `seen_world.py`; `campaign.py`
-does it many times. The modules `etcd_*.py` are the same for jobs on three etcd servers that fail too.
+does it many times. `etcd/` has the same for jobs on three etcd servers that fail too.
 """
 
 from __future__ import annotations

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import etcd_judge, etcd_plan, judge, plan
-from .etcd_runner import EtcdRun
+from . import judge, plan
+from .etcd import judge as etcd_judge
+from .etcd import plan as etcd_plan
+from .etcd.runner import EtcdRun
 from .judge import Verdict
 from .runner import Run
 

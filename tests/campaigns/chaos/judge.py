@@ -14,6 +14,7 @@ from elastic_agent.rendezvous.records import Outcome
 from simulation.checks.checkers import Violation
 from simulation.checks.invariants import CODED, ENDING
 
+from . import handover
 from .goodput import check_accounts
 from .plan import Plan
 from .replay import FINISHED, Replay
@@ -50,6 +51,10 @@ def judge(folder: Path) -> Verdict:
     facts = read_lines(folder / "facts.jsonl")
     lines = events_of(plan, folder)
     verdict = Verdict()
+    if handover.was_handed_over(facts, lines):
+        _judge_handover(verdict, handover.Handover(plan, facts, lines), folder)
+        verdict.account(facts, lines)
+        return verdict
     replay = Replay(plan)
     try:
         _pass_all_on(replay, facts, lines)
@@ -61,6 +66,21 @@ def judge(folder: Path) -> Verdict:
     verdict.account(facts, lines)
     _count(verdict.seen, replay, facts)
     return verdict
+
+
+def _judge_handover(verdict: Verdict, run: handover.Handover, folder: Path) -> None:
+    names = [fact["node"] for fact in run.all("ended")]
+    texts = {name: (folder / f"stderr-{name}.txt").read_text().splitlines() for name in names}
+    try:
+        all_ended(run.facts)
+        handover.check(run, {name: text[-1] if text else "" for name, text in texts.items()})
+        if must := handover.must_go_on(run, SETTLED_S):
+            handover.need(handover.succeeded(run), handover.GOES_ON, "it did not succeed")
+        verdict.seen["jobs whose host was hit that had to succeed"] += must
+    except Violation as violation:
+        verdict.wrong.append(str(violation))
+    handover.count(verdict.seen, run)
+    _count_facts(verdict.seen, run.facts)
 
 
 def events_of(plan: Plan, folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -215,15 +235,7 @@ def _must_fail(plan: Plan, facts: list[dict[str, Any]]) -> bool:
 def _count(seen: Counter[str], replay: Replay, facts: list[dict[str, Any]]) -> None:
     rendezvous = replay.world.rendezvous
     seen[f"job {rendezvous.outcome.value if rendezvous and rendezvous.outcome else 'left open'}"] += 1
-    for fact in facts:
-        if fact["what"] == "fault":
-            seen[f"fault {fact['kind']}"] += 1
-        elif fact["what"] == "ended":
-            seen[f"status {fact['code']}"] += 1
-        elif fact["what"] == "worker":
-            seen["workers"] += 1
-        elif fact["what"] == "start":
-            seen["agents"] += 1
+    _count_facts(seen, facts)
     harmed = {fact["node"] for fact in facts if fact["what"] == "fault" and fact["kind"] in ("kill", "freeze")}
     unharmed = [fact["pid"] for fact in facts if fact["what"] == "start" and fact["node"] not in harmed]
     for ending in replay.checkers.endings.values():
@@ -233,3 +245,15 @@ def _count(seen: Counter[str], replay: Replay, facts: list[dict[str, Any]]) -> N
     for ending in replay.checkers.endings.values():
         seen[f"round ended by {ending.kind.value}"] += 1
     seen.update({f"seen: {what}": 1 for what in replay.world.reached.counts})
+
+
+def _count_facts(seen: Counter[str], facts: list[dict[str, Any]]) -> None:
+    for fact in facts:
+        if fact["what"] == "fault":
+            seen[f"fault {fact['kind']}"] += 1
+        elif fact["what"] == "ended":
+            seen[f"status {fact['code']}"] += 1
+        elif fact["what"] == "worker":
+            seen["workers"] += 1
+        elif fact["what"] == "start":
+            seen["agents"] += 1

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from elastic_agent.agent.lifecycle import events as agent_events
 from elastic_agent.agent.lifecycle.state import Phase, RoundTally, Rules, Verdict
-from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
+from elastic_agent.rendezvous.coordinator.nodes import Nodes, Seen
+from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, places_of
 from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.records import (
     Member,
@@ -80,7 +81,7 @@ class Replay:
     def announced(self, line: dict[str, Any]) -> None:
         before = self.world.rendezvous or Rendezvous()
         after = self._rendezvous(line, before)
-        before = replace(before, nodes={})  # which nodes wait, as the coordinator sees it, is not in the history
+        before = replace(before, nodes=Nodes())  # which nodes wait, as the coordinator sees it, is not in the history
         if before.phase is RoundPhase.OVER:  # the end was decided then; it is announced with the next round
             before = replace(before, barrier_until=self._barrier)
         elif after.phase is RoundPhase.OVER:
@@ -106,19 +107,19 @@ class Replay:
             because=line["because"],
             nodes=self._records(members, line.get("master")),
             barrier_until=0.0 if line["finishing"] else None,
-            placement=Placement(members, *master_of(line.get("master"))),
+            placement=Placement(members, *master_of(line.get("master")), places=places_of(members)),
             end=RoundEnd(before.end.ending if ended == before.end.ending else ended),
             restarts=line["restarts"],
             outcome=Outcome(line["outcome"]) if line["outcome"] else None,
             version=line["version"],
         )
 
-    def _records(self, members: tuple[Member, ...], master: str | None) -> dict[str, Seen]:
+    def _records(self, members: tuple[Member, ...], master: str | None) -> Nodes:
         """The nodes whose records the coordinator must have read."""
         address, port = master_of(master)
         placed, now = {member.node for member in members}, self.world.now
-        return {
-            each.ident: Seen(
+        return Nodes(
+            Seen(
                 NodeRecord(
                     each.ident,
                     each.name,
@@ -135,7 +136,7 @@ class Replay:
             )
             for each in self.world.nodes.values()
             if each.ident in placed or (each.came_at and now - each.came_at >= UNREAD_S)
-        }
+        )
 
     # -- a node ----------------------------------------------------------------------------------------------------
 
@@ -199,9 +200,7 @@ class Replay:
         for worker in fact["alive"]:
             owner = self.node(worker.split(".")[0])
             self.checkers.need(owner is not node, EMPTY, f"{worker} lives when {node.name} starts {number}")
-            # On c10d nothing ends the workers of a frozen agent.
-            excused = owner.killed or (owner.was_frozen and not self.world.fences)
-            self.checkers.need(excused, FENCED, f"{worker} lives when {node.name} starts {number}")
+            self.checkers.need(owner.killed, FENCED, f"{worker} lives when {node.name} starts {number}")
 
     def ordered(self, node: SeenNode, fact: dict[str, Any]) -> None:
         """A worker was ordered to exit in some way."""

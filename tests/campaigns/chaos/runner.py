@@ -12,10 +12,12 @@ import json
 import os
 import queue
 import random
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,15 +27,19 @@ from support.network import free_port
 from support.procfs import read, wait_exit
 
 from .leftovers import MARK, locks_held, marked_processes
-from .plan import FINISH, HOST, LAUNCH, SERVED, Fault, Plan, Start
+from .plan import FINISH, HOST, HOSTING, LAUNCH, SERVED, Fault, Plan, Start
 
 HANG_S = 60.0
 """An agent that has not exited so long after the last thing done to the job hangs. The longest timeout of a plan is a
 tenth of it."""
 ORPHAN_S = 5.0
 """How long the processes of an agent may take to exit after it. The nursery takes less than a second."""
+ELECTED = re.compile(r"this node coordinates the job from here on \(epoch (\d+)\)")
+"""What a node that was elected to host says."""
 LEAST_WORK_S = 0.3
 """How long a worker runs that starts after the others have begun to finish."""
+TOLD_S = 3.0
+"""`quiet` of a node that may be told where its job goes on: the default."""
 
 
 class Run:
@@ -48,7 +54,8 @@ class Run:
         self._count = 0
         self._rng = random.Random(plan.seed)
         self._token = f"{os.getpid()}-{plan.seed}-{time.monotonic_ns()}"
-        self._endpoint = f"127.0.0.1:{free_port()}"
+        hosts = sum(start.anchor in (LAUNCH, SERVED) for start in plan.starts) if plan.listed else 1
+        self._endpoint = ",".join(f"127.0.0.1:{free_port()}" for _ in range(hosts))
         (folder / "locks").mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(plan.as_dict(), indent=1) + "\n")
         self._facts: IO[str] = (folder / "facts.jsonl").open("w")
@@ -147,6 +154,14 @@ class Run:
 
     def _conf(self, start: Start) -> dict[str, object]:
         """This node's part of --rdzv-conf that concerns the store."""
+        if self.plan.listed:
+            return {"read_timeout": 12}  # the host may be gone, and the next one not elected
+        if self.plan.one_endpoint:
+            if start.anchor in (LAUNCH, SERVED):
+                return {"read_timeout": 12, "is_host": int(start.name == HOST)}
+            # It has the endpoint if that is free by then, as the host's node that is started again, and gets the time
+            # to be told of the job that it has by default.
+            return {"read_timeout": 12, "quiet": TOLD_S, "last_call_timeout": 2 * TOLD_S}
         return {
             "read_timeout": 12 if start.anchor == LAUNCH else 3,  # during a launch the host is busy with its own start
             "is_host": int(start.name == HOST),
@@ -223,18 +238,27 @@ class Run:
     # -- faults -----------------------------------------------------------------------------------------------------
 
     def _inject(self, fault: Fault) -> None:
+        if fault.node == HOSTING:
+            host = self._host()  # or, where it is dead, who is likely to be the next
+            fault = replace(fault, node=host if host in self._live else next(iter(sorted(self._live)), host))
         if fault.node not in self._live or (fault.kind == "freeze" and fault.node in self._frozen):
             self._fact("fault skipped", fault=fault.ident, kind=fault.kind, node=fault.node)
             return
         if fault.kind == "crash":
             self._crash(fault)
             return
-        self._fact("fault", fault=fault.ident, kind=fault.kind, node=fault.node)
+        hosts = self.plan.followed and fault.node == self._host()
+        self._fact("fault", fault=fault.ident, kind=fault.kind, node=fault.node, hosts=hosts)
         process = self._nodes[fault.node].process
         if fault.kind == "freeze":
             self._frozen.add(fault.node)
             self._at(time.monotonic() + fault.for_s, lambda: self._thaw(fault.node))
         process.send_signal({"kill": signal.SIGKILL, "term": signal.SIGTERM, "freeze": signal.SIGSTOP}[fault.kind])
+
+    def _host(self) -> str:
+        """Name of the node that hosts the store, as the messages of the agents say: the last that was elected."""
+        elected = {name: [int(epoch) for epoch in ELECTED.findall(node.text())] for name, node in self._nodes.items()}
+        return max(elected, key=lambda name: max(elected[name], default=int(name == HOST)))
 
     def _thaw(self, name: str) -> None:
         self._frozen.discard(name)

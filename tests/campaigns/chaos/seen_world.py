@@ -117,7 +117,7 @@ class SeenWorld:
         self.reached = Reached()
         self.store = SimpleNamespace(spoiled=False)
         self.elects = False
-        self.fences = plan.store == "etcd"
+        self.fences = True
         self.shared_store = object()
         """Real agents have drivers."""
         self.leader: SeenNode | None = None

@@ -1,10 +1,11 @@
-"""Kill the agent that hosts a c10d store, of jobs whose `--rdzv-endpoint` lists all nodes: `make host-kills`.
+"""Kill the agent that hosts a c10d store, of jobs whose `--rdzv-endpoint` lists all nodes, or names one
+(`--one-endpoint`): `make host-kills`.
 
 Real agents, one worker each, lease 5 s. The host gets SIGKILL while a round runs, as the next one gathers, while
 another node stops its workers, while others work on behind its own end, or while it is followed by a second one that is
-killed, too; or it gets SIGTERM, and ends while the others work on. Each job must go on with the nodes that are left,
-within one job, and end well. Measured: from the (last) signal until the workers of all that are left run, or, where
-they run on, until their agents have the store again.
+killed, too; or it gets SIGTERM, and ends while the others work on; or its node is started again. Each job must go on
+with the nodes that are left, within one job, and end well. Measured: from the (last) signal until the workers of all
+that are left run, or, where they run on, until their agents have the store again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ AGAIN_S = 3.0
 """What 95 of 100 must not exceed."""
 ENDS_S = 10.0
 """Within this time behind the next round a host ends that was asked to leave."""
+RETURNS_S = 4.0
+"""Within this time behind the end of the host its node is started again, or at once."""
 TAKES_OVER_S = 0.6
 """Within this time behind the first SIGKILL the second one comes."""
 
@@ -33,9 +36,10 @@ TAKES_OVER_S = 0.6
 class Job:
     """One job of so many nodes, which all run."""
 
-    def __init__(self, cluster: Cluster, nodes: int, rng: random.Random) -> None:
-        self.cluster, self.rng = cluster, rng
-        cluster.endpoint = ",".join(f"127.0.0.1:{free_port()}" for _ in range(nodes))
+    def __init__(self, cluster: Cluster, nodes: int, rng: random.Random, *, one_endpoint: bool) -> None:
+        self.cluster, self.rng, self.nodes = cluster, rng, nodes
+        if not one_endpoint:
+            cluster.endpoint = ",".join(f"127.0.0.1:{free_port()}" for _ in range(nodes))
         self.names = "abcde"[:nodes]
         cluster.start("a", nnodes=f"1:{nodes}")
         cluster.desk.wait_world(1)
@@ -122,13 +126,25 @@ def leaving(job: Job) -> float:
     return took_s
 
 
+def returning(job: Job) -> float:
+    """Its node is started again, at once or later, and joins the job."""
+    killed = job.kill()
+    time.sleep(job.rng.choice((0.0, job.rng.uniform(0.0, RETURNS_S))))
+    # It waits for others as long as by default, in which they tell it of their job.
+    job.cluster.start("z", nnodes=f"1:{job.nodes}", hosts=True, conf={"last_call_quiet": 3})
+    took_s = job.again(killed)
+    job.names += "z"
+    job.cluster.desk.wait_world(job.nodes, after=job.world[0].round)
+    return took_s
+
+
 PHASES: dict[str, Callable[[Job], float]] = {
     phase.__name__.replace("_", " "): phase
-    for phase in (running, gathering, stopping, finalising, taking_over, leaving)
+    for phase in (running, gathering, stopping, finalising, taking_over, leaving, returning)
 }
 
 
-def trial(phase: str, nodes: int, seed: str) -> tuple[float | None, str]:
+def trial(phase: str, nodes: int, seed: str, *, one_endpoint: bool) -> tuple[float | None, str]:
     """One job: how long it took to go on, and what went wrong."""
     took_s = None
     with (
@@ -136,7 +152,7 @@ def trial(phase: str, nodes: int, seed: str) -> tuple[float | None, str]:
         closing(Cluster("c10d", Path(folder), conf={"last_call_quiet": 0.5})) as cluster,
     ):
         try:
-            job = Job(cluster, nodes, random.Random(seed))
+            job = Job(cluster, nodes, random.Random(seed), one_endpoint=one_endpoint)
             took_s = PHASES[phase](job)
             job.end()
         except AssertionError as error:
@@ -145,7 +161,7 @@ def trial(phase: str, nodes: int, seed: str) -> tuple[float | None, str]:
     return took_s, ""
 
 
-def campaign(phases: Sequence[str], sizes: Sequence[int], count: int, seed: int) -> bool:
+def campaign(phases: Sequence[str], sizes: Sequence[int], count: int, seed: int, *, one_endpoint: bool) -> bool:
     """Print a line for each phase and number of nodes. Whether all jobs went on, in time."""
     good = True
     print("| nodes, when | went on to a good end | median | p95 | most |\n|---|---|---|---|---|", flush=True)
@@ -153,7 +169,7 @@ def campaign(phases: Sequence[str], sizes: Sequence[int], count: int, seed: int)
         for phase in phases:
             times, wrong = [], 0
             for number in range(count):
-                took_s, trouble = trial(phase, nodes, f"{seed}.{nodes}.{phase}.{number}")
+                took_s, trouble = trial(phase, nodes, f"{seed}.{nodes}.{phase}.{number}", one_endpoint=one_endpoint)
                 if trouble:
                     wrong += 1
                     print(
@@ -175,8 +191,11 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, choices=(3, 4, 5), action="append", help="default: 3 and 5")
     parser.add_argument("--only", choices=tuple(PHASES), action="append", help="phases (default: all)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--one-endpoint", action="store_true", help="--rdzv-endpoint names the first node alone")
     given = parser.parse_args()
-    good = campaign(given.only or tuple(PHASES), given.nodes or (3, 5), given.jobs, given.seed)
+    good = campaign(
+        given.only or tuple(PHASES), given.nodes or (3, 5), given.jobs, given.seed, one_endpoint=given.one_endpoint
+    )
     return 0 if good else 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LEASE_S, BEAT_S = 3.0, 0.5
 STORE_GRACE_S = 20.0
@@ -45,12 +45,23 @@ class Plan:
     partitions: tuple[Partition, ...]
 
 
-def draw(seed: int, count: int = 10) -> Plan:
-    """The job of this seed. Each kind has its turn."""
+def draw(seed: int, count: int = 10, *, hosted: bool = False) -> Plan:
+    """The job of this seed. Each kind has its turn. `hosted`: the first node hosts the store, which is cut off where
+    that node is, and away while that stands still."""
     rng = random.Random(seed)
     nodes = tuple("abcde"[: 5 if seed % 2 else 4])
     first = seed * count
-    return Plan(seed, nodes, tuple(_partition(rng, KINDS[(first + at) % len(KINDS)], nodes) for at in range(count)))
+    drawn = (_partition(rng, KINDS[(first + at) % len(KINDS)], nodes) for at in range(count))
+    return Plan(seed, nodes, tuple(_of_host(each, nodes[0]) if hosted else each for each in drawn))
+
+
+def _of_host(partition: Partition, host: str) -> Partition:
+    """The same where this node hosts the store."""
+    if partition.kind == "outage" or partition.frozen == host:
+        return replace(partition, kind="outage", for_s=min(partition.for_s, OUTAGE_S[1]), cut=frozenset(), frozen=host)
+    if partition.kind == "peers only":
+        return replace(partition, cut=frozenset(pair for pair in partition.cut if host not in pair))
+    return partition
 
 
 def _partition(rng: random.Random, kind: str, nodes: tuple[str, ...]) -> Partition:

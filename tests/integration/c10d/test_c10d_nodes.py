@@ -3,6 +3,7 @@ port forwarder, more nodes than the soft limit of descriptors allows."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.rendezvous.c10d.descriptors import PER_NODE, WARN_FROM
 from elastic_agent.rendezvous.endpoint import is_loopback, outward_address
+from support.crowd import CONF, LEASE_S
 from support.desk import WORKER, Desk
 from support.harness import ProcessNode
 from support.network import free_port
@@ -143,9 +146,9 @@ def limited(soft: int, hard: int) -> tuple[str, ...]:
 def test_a_host_takes_more_nodes_than_its_soft_limit_has_descriptors(nodes: Nodes) -> None:
     """It raises the limit; its workers do not get the raised one. Each node holds two connections."""
     endpoint = f"127.0.0.1:{nodes.port}"
-    common = ["--nnodes", str(CROWD + 1), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    common = ["--nnodes", str(CROWD + 1), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-conf", CONF]
     host = nodes.start(*common, within=limited(LIMIT, 4096))
-    with Crowd(endpoint, CROWD) as (expect, go_on):
+    with Crowd(endpoint) as (expect, go_on):
         expect("running")
         held = len(list(Path(f"/proc/{host.process.pid}/fd").iterdir()))
         assert LIMIT < held < 2 * CROWD + 60
@@ -160,20 +163,24 @@ def test_a_host_takes_more_nodes_than_its_soft_limit_has_descriptors(nodes: Node
 
 def test_a_host_without_descriptors_for_all_nodes_says_so(nodes: Nodes) -> None:
     """Before it has none left, and then."""
-    endpoint = f"127.0.0.1:{nodes.port}"
+    endpoint, limit = f"127.0.0.1:{nodes.port}", LIMIT + 20
     common = ["--nnodes", str(CROWD + 1), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
-    host = nodes.start(*common, within=limited(LIMIT, LIMIT + 20))
-    with Crowd(endpoint, CROWD):
-        host.wait_text(f"of {LIMIT + 20} file descriptors of this agent, which hosts the store, are in use: about")
-        host.wait_text(f"all {LIMIT + 20} file descriptors of this agent, which hosts the store, are in use")
-        host.end()
+    host = nodes.start(*common, "--rdzv-conf", f"lease={LEASE_S:g}", within=limited(LIMIT, limit))
+    host.wait_text("joined; waiting")
+    used = len(list(Path(f"/proc/{host.process.pid}/fd").iterdir()))
+    few = (math.ceil(limit * WARN_FROM) - used) // PER_NODE + 1
+    with Crowd(endpoint, few):
+        host.wait_text(f"of {limit} file descriptors of this agent, which hosts the store, are in use: about")
+        with Crowd(endpoint, CROWD - few, few):
+            host.wait_text(f"all {limit} file descriptors of this agent, which hosts the store, are in use")
+            host.end()
 
 
 class Crowd:
-    """That many nodes without workers in another process (`support/crowd.py`)."""
+    """That many nodes without workers in another process (`support/crowd.py`), of a job of `CROWD` and one more."""
 
-    def __init__(self, endpoint: str, count: int) -> None:
-        args = (endpoint, "nodes", count + 1, count, 0, WORKER)
+    def __init__(self, endpoint: str, count: int = CROWD, first: int = 0) -> None:
+        args = (endpoint, "nodes", CROWD + 1, count, first, WORKER)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.crowd", *map(str, args)],
             stdin=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,13 +112,15 @@ def test_a_job_without_trouble_shows_its_last_line_only(cluster: Cluster) -> Non
 
 
 def test_a_node_that_lost_its_store_gives_its_reason_once(cluster: Cluster) -> None:
-    """Before its workers are stopped the console says only that they are; why is in the last line."""
+    """Its host stands still for ever, so nobody follows it. Before its workers are stopped the console says only that
+    they are; why is in the last line."""
     conf = {"store_grace": "2"}
     host = cluster.start("host", nnodes="2:2", conf=conf)
     other = cluster.start("other", nnodes="2:2", conf=conf)
     cluster.desk.wait_world(2)
-    host.vanish()
+    host.terminate(signal.SIGSTOP)
     assert other.wait() == 80
+    host.vanish()
     assert "did not answer for 2 s (store_grace)" in other.last_line()
     assert other.text().count("did not answer for 2 s (store_grace)") == 1
     host.wait()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from campaigns.chaos.etcd_faults import (
+from campaigns.chaos.etcd.faults import (
     FILLER,
     FILLER_BYTES,
     PREFIX,
@@ -21,7 +21,7 @@ from campaigns.chaos.etcd_faults import (
     USER,
     EtcdFaults,
 )
-from campaigns.chaos.etcd_plan import SERVERS
+from campaigns.chaos.etcd.plan import SERVERS
 from elastic_agent.rendezvous.etcd.errors import EtcdNoSpace
 from elastic_agent.rendezvous.etcd.ops import Put, Read
 from support.etcd_servers import Servers, serving

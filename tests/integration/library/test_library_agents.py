@@ -72,6 +72,18 @@ def test_nodes_embedded_in_one_process_share_a_job(embedded: Embedded) -> None:
     assert {result[:2] for result in (a.results | b.results).values()} == {(rank, 4) for rank in range(4)}
 
 
+def test_a_store_of_the_callers_own_brings_no_fences(embedded: Embedded, desk: Desk) -> None:
+    """Nobody can be cut off from it alone, so no thread asks other nodes, and none answers."""
+    store = MemoryStore()
+    node = embedded.start(at_desk(desk), WORKER, store=store.host())
+    worker = desk.wait_world(1)[0]
+    names = {thread.name for thread in threading.enumerate()}
+    assert "elastic-agent-watcher" in names
+    assert not names & {"elastic-agent-asker", "elastic-agent-witness"}
+    worker.order("exit 0")
+    assert node.wait() == 0
+
+
 def test_functions_and_their_plain_arguments_distinguish_jobs(embedded: Embedded, desk: Desk) -> None:
     """Another function, or another plain argument, is another job; the error has its own type and status."""
     store = MemoryStore()

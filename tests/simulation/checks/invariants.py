@@ -15,8 +15,7 @@ FENCED = (
     "when the coordinator decided so"
 )
 ONE_WORLD = (
-    "on a store that elects, no worker of one round runs beside a worker of another, whatever is cut, frozen or "
-    "suspended"
+    "behind drivers, no worker of one round runs beside a worker of another, whatever is cut, frozen or suspended"
 )
 FORWARD = "round numbers and versions never go back"
 FINAL = "a closed rendezvous stays closed, with the same outcome"

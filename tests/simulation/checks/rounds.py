@@ -71,7 +71,7 @@ class Rounds:
 
     def _returned(self, before: Rendezvous, after: Rendezvous) -> None:
         placed = after.last_ranks()
-        waited = (after.nodes[seen.record.node] for seen in before.candidates())
+        waited = (after.nodes[seen.record.node] for seen in before.ready())
         here = {seen.record.node for seen in waited if not seen.lost and seen.record.state is NodeState.WAITING}
         ready = here & before.last_ranks().keys()
         fresh = placed.keys() - before.last_ranks()

@@ -19,7 +19,7 @@ class Worlds:
 
     def started(self, node: SimNode) -> None:
         """Workers of this node run from now on, or go on behind a suspension."""
-        if not self._truth.world.elects or not _lives(node):
+        if self._truth.world.shared_store is None or not _lives(node):
             return
         number = node.nursery.round
         for other in self._truth.world.nodes.values():

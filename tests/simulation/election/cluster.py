@@ -187,10 +187,11 @@ class Cluster:
             self.at(self.rng.uniform(0.0, 0.1), self._finds_dead, other, ident)
 
     def _finds_dead(self, ident: str, dead: str) -> None:
-        """It tries its connection to that node, if it has one."""
+        """Its connection to that node is gone, if it has one: to its host, and to each voter."""
         node = self.nodes[ident]
-        follows = {node.voter.host, node.voter.promised[1]}
-        if not node.alive or dead in node.voter.dead or dead not in follows:
+        of = node.voter.electorate
+        known = {node.voter.host, node.voter.promised[1], *of.voters, *of.before}
+        if not node.alive or dead in node.voter.dead or dead not in known:
             return
         if self.now < node.frozen_until or {(ident, dead), (dead, ident)} & self.cut:
             self.at(0.5, self._finds_dead, ident, dead)
@@ -275,8 +276,8 @@ class Cluster:
                 raise Broken(f"{self.now:.2f}: {node.ident} was elected, and {other.ident} hosts")
         dead = {ident for ident, other in self.nodes.items() if not other.alive or other.left}
         for position, content in self.contents.items():
-            known, of = self.readers[position] - dead, content.electorate
-            if position > node.voter.newest and of.voters and electorate.elects(of, known, dead):
+            known, of, host = self.readers[position] - dead, content.electorate, self.served.get(position[0], "n0")
+            if position > node.voter.newest and of.voters and electorate.elects(of, known, dead, host):
                 raise Broken(f"{self.now:.2f}: a majority had read {position}; {node.ident} only {node.voter.newest}")
         self.at(self.rng.uniform(0.02, START_MOST_S), self.deliver, node.ident, self._serves)
         if self.dies_elected:

@@ -25,7 +25,8 @@ from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.coordinator import charging, deadlines, leases, observations, ranks, standing, takeover
 from elastic_agent.rendezvous.coordinator import machine as coordinator
-from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd, Seen
+from elastic_agent.rendezvous.coordinator.nodes import Seen
+from elastic_agent.rendezvous.coordinator.state import Placement, Rendezvous, RoundEnd
 from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.driver import health, inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
@@ -102,7 +103,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a dead claimant of a static rank counts", coordinator._start, branch(0).always()),
     Mutant("claimants of a static rank are waited for without end", coordinator._start, branch(0).never()),
     # -- when a round may begin
-    Mutant("no node is waited for", Rendezvous.may_have_workers, condition(0).never()),
+    Mutant("no node is waited for", Seen.may_have_workers, returned(0).never()),
     Mutant("lost nodes are waited for", Seen.may_have_workers, returned(0).operand(0).removed()),
     Mutant("lost nodes count as waiting", Seen.waiting, returned(0).operand(0).removed()),
     Mutant("the same round again", coordinator._judge_over, operation(1).operand(1).removed()),
@@ -137,7 +138,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         charging._needs_no_more,
         comparison(1).becomes(True),
     ),
-    Mutant("one report is enough", charging.settle, branch(4).never()),
+    Mutant("one report is enough", charging.settle, branch(3).never()),
     Mutant("all exits of a round are announced", charging._kept, subscript(0).becomes(ITSELF.operand(0))),
     Mutant("a restart too many", charging.node_out_of_restarts, branch(0).comparison(0).operator("<")),
     Mutant("a restart too few", charging.node_out_of_restarts, branch(0).comparison(0).operand(1).becomes(1)),
@@ -211,8 +212,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         leases.deadline_confirmed,
         returned(1).becomes(ITSELF.operand(0)),
     ),
-    Mutant("the host waits for lost nodes", coordinator._deserted, condition(0).always()),
-    Mutant("the host waits for one node only", coordinator._deserted, call(all).calls(any)),
+    Mutant("the host waits for lost nodes", Seen.dead, returned(0).operand(0).removed()),
+    Mutant("the host waits for no node", coordinator._watch, branch(2).operand(1).removed()),
     # -- what is announced
     Mutant("two announcements have one version", coordinator._announce, operation(0).operator("or")),
     Mutant(

@@ -20,6 +20,13 @@ ESCAPES = {
     "a permission opens a fence that is passed": (
         "a witness must answer in the moment in which the fence is passed; tests/unit/rendezvous/test_fencing.py has it"
     ),
+    "a guest that may ask nobody takes that for a yes": (
+        "it does not come to ask: a second line of defence; tests/unit/rendezvous/test_fencing.py has it"
+    ),
+    "the fence of an only guest stays as far in a larger round": (
+        "it must be cut off between that round's announcement and its next heartbeat; "
+        "tests/unit/rendezvous/test_fencing.py has it"
+    ),
     "the leases are not read again": (
         "a node must come back between the end of its round and the next reading of the leases; "
         "tests/unit/rendezvous/coordinator/test_cut_off.py has it"

@@ -27,14 +27,14 @@ MANY_IN = 400
 MOST = 128
 
 
-def scenario(seed: int) -> Scenario:
-    """What this seed stands for."""
-    if partitions.is_one(seed):
+def scenario(seed: int, nodes: int = 0) -> Scenario:
+    """What this seed stands for. `nodes`: with so many, behind the production drivers."""
+    if partitions.is_one(seed) and not nodes:
         return partitions.scenario(seed)
     rng = random.Random(seed)
-    many = rng.randrange(MANY_IN) == 0
-    most = many and seed % 8 == 3
-    job = _draw_job(rng, MOST if most else MANY if many else rng.choice(SIZES))
+    many = rng.randrange(MANY_IN) == 0 or nodes > 0
+    most = many and (seed % 8 == 3 or nodes > 0)
+    job = _draw_job(rng, nodes or (MOST if most else MANY if many else rng.choice(SIZES)))
     job = dataclasses.replace(job, restarts=_draw_restarts(seed, job.restarts))
     habit = dataclasses.replace(_draw_habit(rng), crashes=_draw_crashes(seed, job.max_nodes))
     job, habit = _draw_settling(seed, job, habit)
@@ -50,6 +50,7 @@ def scenario(seed: int) -> Scenario:
     unequal = rng.random() < 0.3
     return Scenario(
         seed=seed,
+        nodes=nodes,
         job=job,
         habit=habit,
         pace=pace,

@@ -1,4 +1,4 @@
-"""Jobs on etcd whose nodes are cut off, frozen or suspended while workers run for long: two worlds could meet there."""
+"""Jobs whose nodes are cut off, frozen or suspended while workers run for long: two worlds could meet there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def scenario(seed: int) -> Scenario:
         job=job,
         habit=Habit(work_s=rng.choice((20.0, 60.0)), spread_s=1.0, ignores_term=rng.choice((0.0, 0.4))),
         pace=Pace(rng.choice((0.001, 0.01, 0.3)), rng.choice((0.002, 0.02, 0.3)), rng.choice((0.01, 0.5))),
-        store="etcd",
+        store="etcd" if seed // EVERY % 3 else "c10d",
         skew_s=rng.choice((0.0, 1000.0)),
         founders=tuple(Founder(f"n{index}", index * 0.2, 1) for index in range(max_nodes + spares)),
         faults=(*_faults(rng), *_again(seed)),

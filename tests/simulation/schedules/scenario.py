@@ -55,6 +55,8 @@ class Scenario:
     """Behind the drivers of etcd: the production election, too."""
     hosts: int = 0
     """As `Conditions.hosts`."""
+    nodes: int = 0
+    """So many were asked for; 0: the seed alone says how many."""
 
     def lines(self) -> Iterator[str]:
         """What is in it, for a person."""

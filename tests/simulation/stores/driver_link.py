@@ -101,8 +101,9 @@ class DriverLink:
     def _fence(self) -> Fencing:
         job = self.world.job
         return Fencing(
-            self.node.ident, job.lease_s, job.alone_s, SimPage(self.node), self.channel, SimNeighbours(self.node)
-        )
+            self.node.ident, job.lease_s, job.alone_s, SimPage(self.node), self.channel, SimNeighbours(self.node),
+            hosted=not self.shared_store.elects,
+        )  # fmt: skip
 
     def _as_node(self, act: Callable[..., Any], *args: object) -> Any:
         Process.running = self.process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from random import Random
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
 from elastic_agent.rendezvous.codec import limits, records
 from elastic_agent.rendezvous.codec.job import decode_job
+from elastic_agent.rendezvous.endpoint import Address, Endpoint
 from elastic_agent.rendezvous.records import Outcome
 from elastic_agent.rendezvous.store import Store
 
@@ -142,7 +144,7 @@ class SharedTcpStore(SharedStore):
             (notifications, "KEEP", 16),
             (notifications, "NODES_PER_KEY", 4),
             (c10d, "DescriptorWatch", lambda warn: SimpleNamespace(check=lambda: None)),
-            (c10d, "resolve", lambda where: [("", (where.host, where.port))]),
+            (c10d, "connect_any", self._connect_any),
         ]
 
     def _serve(self, bound: object, where: object, forced: bool) -> tcpstore.Serving:
@@ -154,6 +156,12 @@ class SharedTcpStore(SharedStore):
         if not isinstance(link, DriverLink):
             raise TypeError(f"{link} has no wire")
         return tcpstore_client.connect(link, self.server, call_timeout_s)
+
+    def _connect_any(
+        self, where: Endpoint, timeout_s: float, call_timeout_s: float
+    ) -> tuple[tcpstore_client.Wire, Address]:
+        address = socket.AF_INET, (where.host, where.port)
+        return self._connect(address, str(where), timeout_s, call_timeout_s), address
 
     def freeze(self) -> None:
         if self.server is not None:

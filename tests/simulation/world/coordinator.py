@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .world import World
 
 
-def rules_of(job: Job, own: str, *, fences: bool = False) -> Rules:
+def rules_of(job: Job, own: str, *, fences: bool = False, hosted: bool = False) -> Rules:
     """The rules of a coordinator on the node `own`."""
     return Rules(
         own=own,
@@ -34,6 +34,7 @@ def rules_of(job: Job, own: str, *, fences: bool = False) -> Rules:
         settles=job.settle_s > 0,
         settle_s=job.settle_s or DEFAULT_SETTLE_S,
         fences=fences,
+        hosted=hosted,
         alone_s=job.alone_s,
     )
 
@@ -44,7 +45,7 @@ class SimCoordinator:
     def __init__(self, world: World, node: SimNode, state: Rendezvous) -> None:
         self._world = world
         self._node = node
-        self._rules = rules_of(world.job, node.ident, fences=world.fences)
+        self._rules = rules_of(world.job, node.ident, fences=world.fences, hosted=not world.elects)
         self.state = state
         self._wakes: set[float] = set()
         """When it is to be woken, on the clock of its node."""

@@ -18,7 +18,7 @@ from elastic_agent.agent.lifecycle import machine as agent_machine
 from elastic_agent.agent.lifecycle import restart_policy, stop_ladder
 from elastic_agent.agent.lifecycle import state as agent_state
 from elastic_agent.rendezvous import failures, records
-from elastic_agent.rendezvous.coordinator import events, machine, root_cause, state
+from elastic_agent.rendezvous.coordinator import events, machine, nodes, root_cause, state
 
 Init = Callable[..., None]
 
@@ -32,6 +32,7 @@ MODULES = (
     records,
     events,
     machine,
+    nodes,
     root_cause,
     state,
 )

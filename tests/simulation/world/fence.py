@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from elastic_agent.rendezvous.driver.fencing import FOREVER
+
 if TYPE_CHECKING:
     from .workers import Nursery
 
@@ -46,7 +48,7 @@ class SimFence:
         return self._begun_in != self._generation or self._node.clock() - self._missed_s >= self.until
 
     def _arm(self) -> None:
-        if not self._armed:
+        if not self._armed and self.until < FOREVER:
             self._armed = True
             self._nursery.later(max(0.0, self.until - self._node.clock() + self._missed_s) + 1e-6, self._rings)
 

@@ -26,28 +26,12 @@ class SimNode:
     def __init__(
         self, world: World, ident: str, host: bool, nproc: int, habit: Habit, preferred_rank: int | None
     ) -> None:
-        job = world.job
         self.world = world
         self.ident = ident
         self.host = host
         self.nproc = nproc
         self.state, self._first = agent.begin()
-        self.rules = AgentRules(
-            node=ident,
-            name=ident,
-            preferred_rank=preferred_rank,
-            restarts=job.restarts,
-            jitter=(0.37 * len(world.nodes) % 1,),
-            grace_s=job.grace_s,
-            leftover_s=job.leftover_s,
-            join_timeout_s=job.join_timeout_s,
-            store_grace_s=job.store_grace_s,
-            min_nodes=job.min_nodes,
-            max_nodes=job.max_nodes,
-            endpoint="host:29400",
-            settle_s=job.settle_s,
-            fences=world.fences,
-        )
+        self.rules = _rules_of(world, ident, preferred_rank)
         self.killed = False
         self.done = False
         """It was killed, or its agent has ended."""
@@ -318,3 +302,25 @@ _PERFORM: dict[type, Callable[[SimNode, Any], None]] = {
     agent_events.WakeAt: SimNode._wake_at,
     agent_events.Conclude: SimNode._conclude,
 }
+
+
+def _rules_of(world: World, ident: str, preferred_rank: int | None) -> AgentRules:
+    """The rules of the agent that joins next."""
+    job = world.job
+    return AgentRules(
+        node=ident,
+        name=ident,
+        preferred_rank=preferred_rank,
+        restarts=job.restarts,
+        jitter=(0.37 * len(world.nodes) % 1,),
+        grace_s=job.grace_s,
+        leftover_s=job.leftover_s,
+        join_timeout_s=job.join_timeout_s,
+        store_grace_s=job.store_grace_s,
+        min_nodes=job.min_nodes,
+        max_nodes=job.max_nodes,
+        endpoint="host:29400",
+        settle_s=job.settle_s,
+        fences=world.fences,
+        elects=world.elects,
+    )

@@ -211,7 +211,7 @@ class World:
     @property
     def fences(self) -> bool:
         """Whether workers that are cut off end before a round begins without them."""
-        return self.elects
+        return self.shared_store is not None
 
     @property
     def leader(self) -> SimNode | None:

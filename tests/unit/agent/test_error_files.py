@@ -265,6 +265,18 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(path: Path, monkeypa
     assert os.listdir(path.parent) == ["error.json"]
 
 
+def test_what_is_no_regular_file_is_written_to_and_stays(path: Path) -> None:
+    """As root a device such as /dev/null could be replaced by a file, for all programs of the host."""
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    assert write_agent_error(str(path), "E: x", 1) == ""
+    assert json.loads(os.read(reader, 65536))["message"]["message"] == "E: x"
+    os.close(reader)
+    assert path.is_fifo()
+    assert "TORCHELASTIC_ERROR_FILE" in write_agent_error(str(path), "E: x", 1)  # nobody reads
+    assert os.listdir(path.parent) == ["error.json"]
+
+
 def test_an_unwritable_error_file_is_reported(path: Path) -> None:
     """In one line that names the file and the variable; the job's own failure stays visible."""
     trouble = write_agent_error(str(path / "below" / "nowhere"), "E: x", 1)

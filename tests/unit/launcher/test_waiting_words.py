@@ -9,6 +9,7 @@ import pytest
 
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.launcher.reporting.waiting_line import waiting
+from elastic_agent.rendezvous.coordinator.nodes import READY
 
 DONE = "all workers of this node are done; waiting for the other nodes"
 
@@ -18,7 +19,7 @@ def known(phase: Phase, *, leads: bool = True, ready: int = 1, finished: int = 0
     members = [(None, SimpleNamespace(finished=number < finished)) for number in range(4)]
     coordinator = SimpleNamespace(
         leading=leads, barrier_until=until, since=100.0, members=members,
-        seen_members=lambda: members, ready=lambda: range(ready),
+        seen_members=lambda: members, how_many=lambda trait: {READY: ready}[trait],
     )  # fmt: skip
     node = SimpleNamespace(phase=phase, leading=leads, because="round 2 runs without this node")
     return SimpleNamespace(node=node, coordinator=coordinator, rules=SimpleNamespace(min_nodes=3, join_timeout_s=60.0))

@@ -267,15 +267,23 @@ def test_newcomers_elect_nobody_without_those_who_were_there_before() -> None:
     """a and b may not have read yet that the round with c, d, e and f has begun, and would elect a host by the last."""
     electorate = of_round("habcdef", Electorate(("h", "a", "b")), ())
     assert electorate.before == ("h", "a", "b")
-    assert not elects(electorate, "cdef", "h")
-    assert elects(electorate, "abcd", "h")
-    assert elects(Electorate(("h", "a", "b")), "ab", "h")
+    assert not elects(electorate, "cdef", "h", "h")
+    assert elects(electorate, "abcd", "h", "h")
+    assert elects(Electorate(("h", "a", "b")), "ab", "h", "h")
+
+
+def test_those_that_are_left_and_do_not_reach_one_elect_nobody_where_others_died() -> None:
+    """a, with the votes of b, c and d, may host: that these died makes e and f no majority. All that are left elect."""
+    electorate = Electorate(tuple("habcdef"))
+    assert not elects(electorate, "ef", "hbcd", "h")
+    assert elects(electorate, "aef", "hbcd", "h")
+    assert elects(electorate, "abcd", "h", "h")
 
 
 def test_voters_that_said_goodbye_or_were_lost_are_asked_no_more() -> None:
     electorate = of_round("ha", Electorate(("h", "a", "b")), ("b",))
     assert electorate == Electorate(("h", "a"), ("h", "a"))
-    assert elects(electorate, "a", "h")
+    assert elects(electorate, "a", "h", "h")
 
 
 def test_no_host_is_elected_behind_a_voter_that_lives_without_a_place() -> None:
@@ -286,14 +294,14 @@ def test_a_newcomer_alone_hosts_next_where_all_who_were_there_before_are_dead_or
     """Of two nodes one was lost and replaced, then the host dies."""
     electorate = of_round("hb", Electorate(("h", "a")), ("a",))
     assert electorate == Electorate(("h", "b"), ("h",))
-    assert elects(electorate, "b", "h")
-    assert not elects(electorate, "", "h")
+    assert elects(electorate, "b", "h", "h")
+    assert not elects(electorate, "", "h", "h")
 
 
 def test_half_of_a_group_is_no_majority() -> None:
-    assert not elects(Electorate(("a", "b", "c", "d")), "ab", ())
-    assert not elects(Electorate(("a", "b", "c", "d", "e")), "bc", "a")
-    assert elects(Electorate(("a", "b", "c", "d", "e")), "bcd", "a")
+    assert not elects(Electorate(("h", "b", "c", "d", "e")), "bc", "h", "h")
+    assert elects(Electorate(("h", "b", "c", "d", "e")), "bcd", "h", "h")
+    assert not elects(Electorate(("h", "a"), ("a", "b", "c", "d")), "ab", "h", "h")
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

@@ -160,3 +160,54 @@ def test_neighbours_are_looked_at_once_a_round_is_over(fencing: Fencing, around:
     found({"on b": "host:12"})
     record = fencing.recorded(RECORD)
     assert (record.presence, record.ended_here, told) == ("on a", ("on b",), [("host:12",)])
+
+
+# -- where a node hosts the store ---------------------------------------------------------------------------------
+
+
+def guest(around: Surroundings, *witnesses: Witness) -> Fencing:
+    """Of node `a`, in a round that node h hosts."""
+    made = Fencing("a", LEASE_S, ALONE_S, around, around, around, hosted=True)
+    made.open(b"secret")
+    made.heartbeat_acknowledged(around.time)
+    made.follow(replace(RUNNING, witnesses=(WITNESSES[0], *witnesses)), made.generation())
+    return made
+
+
+def test_a_heartbeat_to_a_host_counts_for_nine_tenths_of_a_lease(around: Surroundings) -> None:
+    """The host counts a node as lost no earlier than one lease behind its last heartbeat."""
+    guest(around, WITNESSES[1]).heartbeat_acknowledged(around.time)
+    assert around.until == pytest.approx(1000.0 + 0.9 * LEASE_S)
+
+
+def test_the_only_guest_of_a_host_asks_nobody_and_runs_on_for_longer(around: Surroundings) -> None:
+    """No witness is no permission."""
+    made = guest(around)
+    made.heartbeat_acknowledged(around.time)
+    around.time += LEASE_S
+    assert made.due_in_s() > 0
+    made.ask()
+    assert not around.asked
+    assert around.until == pytest.approx(1000.0 + 1.25 * LEASE_S)
+
+
+def test_a_round_with_more_guests_ends_that_before_its_workers_start(around: Surroundings) -> None:
+    """In it a node counts as gone sooner."""
+    made = guest(around)
+    made.heartbeat_acknowledged(around.time)
+    made.follow(replace(RUNNING, version=8, number=4), made.generation())
+    assert around.until == pytest.approx(1000.0 + 0.9 * LEASE_S)
+
+
+def test_the_host_has_no_fence(around: Surroundings) -> None:
+    """No round begins without it, also where it became the host; and heartbeats move nothing back."""
+    made = guest(around, WITNESSES[1])
+    made.host()
+    around.time += 100 * LEASE_S
+    made.heartbeat_acknowledged(around.time - 50 * LEASE_S)
+    made.heartbeat_acknowledged(around.time)
+    made.follow(replace(RUNNING, version=8, number=4), made.generation())
+    assert around.until > around.time + 1e6
+    assert made.is_current(made.generation())
+    made.ask()
+    assert around.asked == []

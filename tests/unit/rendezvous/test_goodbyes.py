@@ -43,7 +43,7 @@ class Network:
     def notify_moves(self, moved: object) -> None:
         """The host never moves here."""
 
-    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes]) -> None:
+    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str) -> None:
         raise AssertionError("only `serve` hosts")
 
 

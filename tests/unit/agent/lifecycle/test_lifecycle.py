@@ -13,6 +13,7 @@ from elastic_agent.agent.lifecycle.stop_ladder import Ladder, Rung
 from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import charges
 from elastic_agent.rendezvous.records import Member, NodeState, RoundPhase
+from elastic_agent.rendezvous.store import StoreElsewhere, StoreForeign, StoreReplaced
 from support.builders import announcement
 
 RULES = Rules(node="a", name="a")
@@ -184,3 +185,32 @@ def test_a_lost_store_of_the_workers_changes_nothing_where_none_runs(phase: Phas
     after = machine.step(node, events.WorkerStoreLost("signal 9"), 0.0, RULES)
     assert (after.node.phase, after.effects) == (phase, ())
     assert ("workers of other nodes fail if they still need it" in after.because) == (phase is Phase.FINISHED)
+
+
+def test_a_node_that_has_had_no_round_begins_again_where_its_job_goes_on() -> None:
+    """What it had joined is none. With a round behind it, its workers are killed as by any other store in the place of
+    its own."""
+    found = store_events.StoreFailed(StoreElsewhere("the job goes on at h:1"))
+    joined = replace(Node(), phase=Phase.JOINING, hosting=True, leading=True, requested=2)
+    after = machine.step(joined, found, 1.0, RULES)
+    assert after.effects == (events.OpenStore(),)
+    assert after.node == Node(because="the job goes on at h:1; joining it there", requested=2)
+    later = machine.step(after.node, events.PlacePrepared(1, 5), 1.0, RULES)
+    assert later.node is after.node
+    worked = machine.step(Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0}))), found, 1.0, RULES)
+    assert events.KillWorkers() in worked.effects
+    waits = machine.step(replace(joined, tally=RoundTally(1)), found, 1.0, RULES)
+    assert waits.node.phase is Phase.ENDING
+
+
+def test_workers_get_no_grace_where_another_store_is_in_the_place_of_this_nodes() -> None:
+    """Their job is gone, and the new one's workers may start; also where a first thread had reported less, and they
+    were being stopped. Of a store that only broke they have their grace."""
+    node = Node(phase=Phase.WORKING, tally=RoundTally(1, frozenset({0})))
+    broke = machine.step(node, store_events.StoreFailed(StoreForeign("broken")), 1.0, RULES)
+    assert events.KillWorkers() not in broke.effects
+    for before in (node, broke.node):
+        after = machine.step(before, store_events.StoreFailed(StoreReplaced("another one")), 1.0, RULES)
+        assert events.KillWorkers() in after.effects
+        assert after.node.verdict is not None
+        assert after.node.verdict.exit_code == exit_status.STORE_LOST

@@ -49,10 +49,19 @@ def test_settings_of_one_node_are_no_part_of_the_job() -> None:
 
 
 def test_a_c10d_store_may_have_several_nodes_to_host_it() -> None:
-    """Each with c10d's port unless it names another; all in the order given. With one endpoint nothing changes."""
+    """Each with c10d's port unless it names another; all in the order given."""
     several = met(**{**C10D, "rdzv_endpoint": "node0, node1:29500,[::1]:5"})
     assert several.endpoint == "node0:29400,node1:29500,[::1]:5"
-    assert (several.succeeds, met(**C10D).succeeds, met(**ETCD).succeeds) == (True, False, False)
+    assert (several.listed, met(**C10D).listed) == (True, False)
+
+
+def test_any_member_of_a_c10d_job_may_host_its_store_next() -> None:
+    """Not of a job of one node, nor where --node-rank says which node hosts."""
+    several = met(**{**C10D, "rdzv_endpoint": "node0,node1"})
+    assert (several.succeeds, met(**C10D).succeeds, met(**ETCD).succeeds) == (True, True, False)
+    assert not met(**{**C10D, "min_nodes": 1, "max_nodes": 1}).succeeds
+    static = met(rdzv_backend="static", rdzv_endpoint="node0:29500", min_nodes=2, max_nodes=2, node_rank=1)
+    assert (static.backend, static.succeeds) == ("c10d", False)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +208,11 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({**C10D, "rdzv_endpoint": "http://h:5"}, "give HOST:PORT"),
         ({**C10D, "min_nodes": 2, "rdzv_endpoint": "h:0"}, "port 0 means any, which other nodes cannot know"),
         ({"max_nodes": 2, "node_rank": 1, "rdzv_configs": {"is_host": "1"}}, "is node 1, and node 0 hosts the store"),
+        ({**C10D, "rdzv_configs": {"survivor": "go"}}, "one endpoint and two nodes, but --nnodes allows 4"),
+        ({**C10D, "rdzv_endpoint": "a,b", "rdzv_configs": {"survivor": "go"}}, "but --rdzv-endpoint lists 2"),
+        ({**ETCD, "rdzv_configs": {"survivor": "go"}}, "but with etcd no node hosts the store"),
+        ({"max_nodes": 2, "rdzv_configs": {"survivor": "go"}}, "but node 0 hosts the store of a static rendezvous"),
+        ({**C10D, "rdzv_configs": {"survivor": "yes"}}, "--rdzv-conf survivor is 'yes'; give go or wait"),
     ],
 )
 def test_a_rendezvous_that_cannot_work_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -77,7 +77,7 @@ def test_equal_requests_of_several_nodes_are_one_agreement() -> None:
     """Both nodes saw one file."""
     first, second = (working(node, 3, requests=asking(Act.SAVE, "one")) for node in "ab")
     state = running()
-    state = replace(state, nodes={**state.nodes, "a": replace(state.nodes["a"], record=first)}, asking=frozenset("a"))
+    state = replace(state, nodes=state.nodes.with_all([replace(state.nodes["a"], record=first)]), asking=frozenset("a"))
     state = after_records(state, 2.0, RULES, second)
     assert agreed(state).requests == (("a", 1), ("b", 1))
 

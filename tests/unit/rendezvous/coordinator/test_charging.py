@@ -127,7 +127,7 @@ def test_a_certain_cause_waits_for_a_member_that_has_not_reported_its_round() ->
     state = publish(state, 2.1, "a", 4, NodeState.WAITING, worker_exit(0, Sign.OWN))
     state = machine.step(state, events.DeadlineReached(), 2.0 + charging.EVIDENCE_S, RULES).state
     assert (state.phase, state.end.settled) == (RoundPhase.OVER, False)
-    state = replace(state, nodes={**state.nodes, "b": replace(state.nodes["b"], lost=True)})
+    state = replace(state, nodes=state.nodes.with_all([replace(state.nodes["b"], lost=True)]))
     state = machine.step(state, events.DeadlineReached(), 9.0, RULES).state
     assert state.end.ending is not None
     assert (state.end.ending.kind, state.end.ending.charged) == (EndKind.DEPARTURE, "")

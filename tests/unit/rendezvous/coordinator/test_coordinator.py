@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from elastic_agent.rendezvous.coordinator import charging, events, machine
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, RoundEnd, Rules, Seen
+from elastic_agent.rendezvous.coordinator.nodes import Seen
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, RoundEnd, Rules
 from elastic_agent.rendezvous.failures import Ending, EndKind
 from elastic_agent.rendezvous.records import NodeState, Outcome, Round, RoundPhase
 from support.builders import FAILURE, FINAL, after_records, record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic_agent.rendezvous.coordinator import explain
-from elastic_agent.rendezvous.coordinator.events import DeadlineReached, ReadBeats
+from elastic_agent.rendezvous.coordinator.events import BeatsSeen, DeadlineReached, ReadBeats
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, RoundPhase
 from support.builders import record
 from support.rigs.coordinators import LEASE_S, Coordinator, Store, running
@@ -111,7 +111,7 @@ def test_nodes_without_workers_are_not_waited_for() -> None:
         assert begins_at(made, "a") == 10.0
 
 
-def test_on_other_stores_nobody_is_waited_for() -> None:
+def test_in_the_memory_of_one_process_nobody_is_waited_for() -> None:
     """As before: there is no fence."""
     made = running("a", "b", min_nodes=1)
     made.now = 10.0
@@ -167,3 +167,44 @@ def test_the_master_of_a_new_round_is_a_member_of_it() -> None:
     members = [member.node for member in made.state.members]
     assert sorted(members) == ["b", "c"]
     assert made.state.placement.master_addr == f"{members[0]}.example"
+
+
+# -- where a node hosts the store, and coordinates ------------------------------------------------------------------
+
+HOSTED = {**RULES, "hosted": True}
+
+
+def silent(coordinator: Coordinator, *names: str, alive: tuple[str, ...] = (), until_s: float) -> float:
+    """The first second at which the next round runs; these send no heartbeat any more, and those do."""
+    count = 1
+    while coordinator.state.number == 1 and coordinator.now < until_s:
+        coordinator.now += 0.25
+        count += 1
+        coordinator.step(BeatsSeen(dict.fromkeys(names, 1) | dict.fromkeys(alive, count)), DeadlineReached())
+        if coordinator.state.phase is RoundPhase.OVER:
+            coordinator.publish(*(back(name) for name in ("a", *alive) if coordinator.store.records[name].seq < 3))
+    return coordinator.now
+
+
+def hosted(*names: str) -> Coordinator:
+    """Node a hosts the store; round 1 of these nodes runs, and all have sent a heartbeat."""
+    made = running(*names, min_nodes=1, **HOSTED)
+    return made.step(BeatsSeen(dict.fromkeys(names[1:], 1)))
+
+
+def test_the_host_is_no_witness() -> None:
+    assert [witness.node for witness in hosted("a", "b", "c").state.placement.witnesses] == ["b", "c"]
+
+
+def test_the_only_guest_of_a_host_is_waited_for_as_long_as_its_last_heartbeat_lets_it_run() -> None:
+    """1.25 leases: it has nobody else to ask, and a host that stands still for less than a lease must not end it."""
+    assert silent(hosted("a", "b"), "b", until_s=99.0) == pytest.approx(1.35 * LEASE_S, abs=0.5)
+
+
+def test_another_guest_of_the_host_vouches_for_the_workers_of_a_lost_one() -> None:
+    assert silent(hosted("a", "b", "c"), "b", alive=("c",), until_s=99.0) == pytest.approx(LEASE_S, abs=0.5)
+
+
+def test_guests_that_are_cut_off_together_are_waited_for_as_long_as_they_may_run_alone() -> None:
+    """Each may have let the other run on."""
+    assert silent(hosted("a", "b", "c"), "b", "c", until_s=99.0) == pytest.approx(LEASE_S + ALONE_S, abs=1.0)

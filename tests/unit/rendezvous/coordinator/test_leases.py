@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from elastic_agent.rendezvous.coordinator import leases
 from elastic_agent.rendezvous.coordinator.events import BeatsSeen
-from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules, Seen
+from elastic_agent.rendezvous.coordinator.nodes import Nodes, Seen
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
 from elastic_agent.rendezvous.records import NodeState
 from support.builders import record
 
@@ -16,10 +17,8 @@ RULES = Rules(own="a", beat_s=1.0, lease_s=5.0)
 
 def two_nodes(state: NodeState = NodeState.WORKING) -> Rendezvous:
     """The coordinator's own node and node b in this state, both seen at time 0."""
-    nodes = {
-        name: Seen(record(name, state=each), 0, 0.0, 0.0) for name, each in (("a", NodeState.WORKING), ("b", state))
-    }
-    return Rendezvous(nodes=nodes)
+    states = (("a", NodeState.WORKING), ("b", state))
+    return Rendezvous(nodes=Nodes(Seen(record(name, state=each), 0, 0.0, 0.0) for name, each in states))
 
 
 def read(state: Rendezvous, count: int, start: float, end: float, every_s: float = 0.5) -> Rendezvous:

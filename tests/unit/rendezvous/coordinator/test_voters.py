@@ -17,7 +17,7 @@ RULES = {"succeeds": True, "min_nodes": 1, "last_call_timeout_s": 60.0, "quiet_s
 def node(
     name: str, seq: int = 1, state: NodeState = NodeState.WAITING, number: int = 0, **fields: object
 ) -> NodeRecord:
-    made = record(name, seq, state, number, witness_port=7, store=f"{name}:29400")
+    made = record(name, seq, state, number, vote_port=7, store=f"{name}:29400")
     return replace(made, **fields)  # type: ignore[arg-type]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from elastic_agent.rendezvous.etcd.store import KEEP_VERSIONS
 from simulation.checks.checkers import Violation
 
-from .etcd_plan import NODES, SERVERS
-from .judge import Verdict, all_ended, events_of, read_lines
-from .plan import FINISH, Plan
+from ..judge import Verdict, all_ended, events_of, read_lines
+from ..plan import FINISH, Plan
+from .plan import NODES, SERVERS
 
 Line = dict[str, Any]
 
@@ -242,7 +242,8 @@ def _late(history: RunHistory) -> set[str]:
     for line in history.etcd:
         if "name" in line:
             came.setdefault(history.idents[line["node"]], line["at_s"])
-    return {name for name, at_s in came.items() if at_s > first - BUSY_S}
+    # Nodes that arrive are collected for the quiet time, before they end a round.
+    return {name for name, at_s in came.items() if at_s > first - BUSY_S - history.plan.quiet_s}
 
 
 def _statuses(history: RunHistory, folder: Path) -> None:

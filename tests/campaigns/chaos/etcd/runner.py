@@ -16,11 +16,11 @@ from elastic_agent.rendezvous.etcd.ops import Read
 from support.etcd_servers import Servers, installed, serving
 from support.network import Switch, virtual_switch, why_unavailable
 
-from .etcd_faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, EtcdFaults
-from .etcd_history import HistoryReader
-from .etcd_plan import SERVERS
-from .plan import COORDINATOR, GATHERING, LAUNCH, Fault, Plan, Start
-from .runner import Run
+from ..plan import COORDINATOR, GATHERING, LAUNCH, Fault, Plan, Start
+from ..runner import Run
+from .faults import PREFIX, QUICK_LOGINS, QUOTA, ROOT, USER, EtcdFaults
+from .history import HistoryReader
+from .plan import SERVERS
 
 FOLDER = EtcdKeys(PREFIX, "chaos").job.removesuffix(b"job")
 """What all keys of the job begin with."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from .plan import COORDINATOR, FINISH, GATHERING, LAUNCH, Fault, Plan, Start
+from ..plan import COORDINATOR, FINISH, GATHERING, LAUNCH, Fault, Plan, Start
 
 NODES = 4
 LEASE_S = 5.0
