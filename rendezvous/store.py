@@ -39,6 +39,10 @@ class StoreForeign(StoreError):
     """The server is not a store of this job, or a key of the job holds bytes that elastic-agent did not write."""
 
 
+class StoreSpoiled(StoreForeign):
+    """A counter of the job holds bytes that elastic-agent did not write, in the job's own store."""
+
+
 class StoreReplaced(StoreForeign):
     """The store that this node was in is gone, and another one, of the same endpoint, is in its place."""
 

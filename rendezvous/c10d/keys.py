@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..store import StoreForeign, StoreReplaced
+from ..store import StoreForeign, StoreReplaced, StoreSpoiled
 from ..text import percent_encoded
 from .client import TcpStoreClient
 
@@ -124,9 +124,9 @@ def checked_log(
     return checked_count(where, keys.log_head, found, most, least), compacted
 
 
-def foreign_count(where: str, key: str, value: bytes | None, most: int, least: int = 0) -> StoreForeign:
+def foreign_count(where: str, key: str, value: bytes | None, most: int, least: int = 0) -> StoreSpoiled:
     """The error for a counter that does not hold a count from `least` to `most`."""
-    return StoreForeign(
+    return StoreSpoiled(
         f"{where}: key {key} holds {excerpt(value)} instead of a count from {least} to {most}; "
         "another program writes to this store: restart the job on another port"
     )

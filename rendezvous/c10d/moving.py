@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ...proto.frozen import dataclass, field
 from ..endpoint import Address, Endpoint, parse_endpoint
-from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreUnreachable
+from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreSpoiled, StoreUnreachable
 from .client import TcpStoreClient, connect
 from .keys import Keys, create_keys, mark_served, verify
 from .listed import Listed, Pointer, Reserve, Server
@@ -46,10 +46,13 @@ class Home:
         """Held while the place changes."""
 
     def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
-        """A connection to the store, wherever it is hosted. Raises StoreUnreachable."""
+        """A connection to the store, wherever it is hosted. Raises StoreUnreachable, and StoreSpoiled: it is the job's
+        own server that answers so, and the host ends as well."""
         place = self.place
         try:
             return _connected(place, self.listed.keys, limit_s), place
+        except StoreSpoiled:
+            raise
         except (StoreUnreachable, StoreForeign) as error:
             # A server without the job, or with another one, is that of a node that was restarted.
             if place.server is not None:

@@ -369,6 +369,7 @@ class Cluster:
     def close(self) -> None:
         for node in self.nodes.values():
             node.end()
+            sys.stdout.write(f"-- node {node.name}\n{node.text()}")  # shown with a test that failed
         if isinstance(self.store, EtcdGuests):
             self.store.close()
         self.desk.close()

@@ -77,8 +77,8 @@ class Spoiled:
         for node in (self.a, self.b):
             code = node.wait(max(0.1, deadline - time.monotonic()))
             last = node.text().splitlines()[-1]
-            assert code == 80, node.text()
-            assert [part for part in parts if part not in last] == [], node.text()
+            assert code == 80, self.a.text() + node.text()
+            assert [part for part in parts if part not in last] == [], self.a.text() + node.text()
         self.cluster.desk.wait_gone(self.world)
         self.assert_clean()
 

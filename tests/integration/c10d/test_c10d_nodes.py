@@ -166,7 +166,7 @@ def test_a_host_without_descriptors_for_all_nodes_says_so(nodes: Nodes) -> None:
     endpoint, limit = f"127.0.0.1:{nodes.port}", LIMIT + 20
     common = ["--nnodes", str(CROWD + 1), "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
     host = nodes.start(*common, "--rdzv-conf", f"lease={LEASE_S:g}", within=limited(LIMIT, limit))
-    host.wait_text("joined; waiting")
+    host.wait_text("round 1: 1 of at least")
     used = len(list(Path(f"/proc/{host.process.pid}/fd").iterdir()))
     few = (math.ceil(limit * WARN_FROM) - used) // PER_NODE + 1
     with Crowd(endpoint, few):

@@ -24,6 +24,7 @@ from elastic_agent.rendezvous.store import (
     StoreElsewhere,
     StoreForeign,
     StoreReplaced,
+    StoreSpoiled,
     StoreUnreachable,
 )
 from support.network import free_port
@@ -282,6 +283,19 @@ def test_a_member_whose_endpoint_another_job_has_ends_once_nobody_follows(nodes:
     (b,) = nodes.orphaned("b")
     nodes.open("x", hosts=True, run_id="other")
     with pytest.raises(StoreForeign, match="serves job"):
+        b.session()
+
+
+def test_a_member_learns_at_once_that_the_jobs_own_store_is_spoiled(nodes: Nodes) -> None:
+    """It awaits no next host: the server is the one it was with, and the host ends as well."""
+    nodes.open("a", hosts=True)
+    b = nodes.open("b")
+    counter = Keys("one").log_head
+    with closing(connect(resolve(parse_endpoint(nodes.endpoint))[0], "x", BOUND_S, BOUND_S)) as stranger:
+        stranger.put(counter, b"\xde\xad")
+    with pytest.raises(StoreUnreachable):
+        b.publish_node("b", b"record")  # torch's server ends a connection that adds to what is no number
+    with pytest.raises(StoreSpoiled, match=f"key {counter} holds"):
         b.session()
 
 
