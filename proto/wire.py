@@ -8,7 +8,6 @@ upb, or another runtime is asked for, the generated module is loaded.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ CHOSEN = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 """The variable by which people choose protobuf's runtime."""
 
 
-def _classes() -> Iterator[tuple[str, object]]:
-    """Name and class of each message."""
+def _classes() -> dict[str, object]:
+    """The class of each message, by name."""
     try:
         if CHOSEN in os.environ:
             raise ImportError(f"{CHOSEN} is set")
@@ -44,12 +43,11 @@ def _classes() -> Iterator[tuple[str, object]]:
 
         made = upb.default_pool.AddSerializedFile(SERIALIZED).message_types_by_name
         about = {"__module__": f"{__package__}.elastic_pb2"}
-        found = {name: upb.MessageMeta(name, (Message,), {**about, "DESCRIPTOR": each}) for name, each in made.items()}
+        return {name: upb.MessageMeta(name, (Message,), {**about, "DESCRIPTOR": each}) for name, each in made.items()}
     except (ImportError, AttributeError, TypeError):  # another runtime, or another version of this one
         from . import elastic_pb2
 
-        found = {name: getattr(elastic_pb2, name) for name in elastic_pb2.DESCRIPTOR.message_types_by_name}
-    yield from found.items()
+        return {name: getattr(elastic_pb2, name) for name in elastic_pb2.DESCRIPTOR.message_types_by_name}
 
 
 if not TYPE_CHECKING:

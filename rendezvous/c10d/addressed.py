@@ -17,7 +17,7 @@ from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreReplaced, 
 from .claim import claim
 from .client import TcpStoreClient, connect, connect_any
 from .keys import SERVED, create_keys, excerpt, mark_served, verify
-from .listed import Pointer, Reserve, Server, read_pointer
+from .listed import NO_HOST, Pointer, Reserve, Server, read_pointer
 from .moving import Home, MovingStore, Place
 from .one_endpoint import OneEndpoint, elsewhere, unreachable
 from .store import ATTEMPT_S, CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore, Hosting, open_c10d
@@ -56,8 +56,8 @@ class AddressedHome(Home):
     def _lost(self, place: Place, error: StoreError) -> StoreError:
         if (replaced := self.one.replaced) is not None:
             return replaced
-        spoiled = isinstance(error, StoreForeign) and not isinstance(error, StoreReplaced)
-        if spoiled and self.one.is_late:  # till then another node may follow, while a stranger has the port
+        foreign = isinstance(error, StoreForeign) and not isinstance(error, StoreReplaced)
+        if foreign and self.one.is_late:  # till then another node may follow, while a stranger has the port
             return error
         reason = f"{place.endpoint}: {error}{self.one.asked}"
         if place.pointer.epoch > FIRST_EPOCH:
@@ -273,7 +273,7 @@ def _read(listed: OneEndpoint, client: TcpStoreClient) -> tuple[bool, Pointer | 
 def _followed(listed: OneEndpoint, opening: Opening, there: Pointer) -> AddressedStore:
     """The store to which this pointer points."""
     if there.endpoint == str(listed.first_endpoint):
-        raise StoreUnreachable("the job's host is gone, and no other node hosts it yet")
+        raise StoreUnreachable(NO_HOST)
     last: StoreError = StoreUnreachable("it has no address")
     for address in resolve(parse_endpoint(there.endpoint)):
         try:
@@ -283,11 +283,8 @@ def _followed(listed: OneEndpoint, opening: Opening, there: Pointer) -> Addresse
             except BaseException:
                 client.close()
                 raise
-        except (
-            StoreUnreachable,
-            StoreForeign,
-        ) as error:  # foreign: another process has the port of a host that is gone
-            last = error
+        except (StoreUnreachable, StoreForeign) as error:
+            last = error  # foreign: another process has the port of a host that is gone
     raise StoreUnreachable(unreachable(there.endpoint, last)) from last
 
 
@@ -341,9 +338,9 @@ def _returned(listed: OneEndpoint, opening: Opening) -> AddressedStore | None:
         except StoreUnreachable as error:
             reason = str(error)
         if time.monotonic() >= deadline:
-            raise StoreUnreachable(f"gave up after {opening.connect_timeout_s:g} s: {reason}")
+            raise StoreUnreachable(f"gave up on the job at {where} after {opening.connect_timeout_s:g} s: {reason}")
         if opening.cancelled.wait(pause_s):
-            raise StoreUnreachable(f"this node was asked to stop while it waited for its job; {reason}")
+            raise StoreUnreachable(f"this node was asked to stop while it waited for the job at {where}; {reason}")
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
 
 

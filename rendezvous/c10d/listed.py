@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Protocol
+from contextlib import closing, suppress
+from typing import Protocol, TypeVar
 
 from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, resolve
@@ -23,6 +23,9 @@ from .store import CALL_TIMEOUT_S
 LOOK_S = 1.0
 """How long the server at one endpoint may take to answer."""
 MAX_POINTER_BYTES = 1024
+NO_HOST = "the job's host is gone, and no other node hosts it yet"
+
+Answer = TypeVar("Answer")
 
 
 class Server(Protocol):
@@ -130,29 +133,32 @@ class Listed:
         for endpoint in endpoints:
             if endpoint == self.own:
                 continue
-            for at, pointer, served in self._asked(endpoint):
-                exists = exists or pointer is not None
-                if pointer is None or not served or pointer.endpoint != str(endpoint) or pointer.epoch <= after:
-                    continue
-                if hosted is None or pointer.epoch > hosted.epoch:
-                    hosted, address = pointer, at
+            if (answer := first_answer(endpoint, self._asked)) is None:
+                continue
+            at, pointer, served = answer
+            exists = exists or pointer is not None
+            if pointer is None or not served or pointer.endpoint != str(endpoint) or pointer.epoch <= after:
+                continue
+            if hosted is None or pointer.epoch > hosted.epoch:
+                hosted, address = pointer, at
         return Found(hosted, address, exists)
 
-    def _asked(self, endpoint: Endpoint) -> list[tuple[Address, Pointer | None, bool]]:
-        """What the server there holds: the pointer, and whether it serves the job. Empty: none answers."""
-        with suppress(StoreError):
-            for address in resolve(endpoint):
-                with suppress(StoreError):
-                    client = connect(address, str(endpoint), LOOK_S, LOOK_S)
-                    try:
-                        found = client.get([SERVED, self.keys.pointer])
-                    finally:
-                        client.close()
-                    served = found.get(SERVED) == self.keys.served
-                    return [(address, read_pointer(found.get(self.keys.pointer, b"")), served)]
-        return []
+    def _asked(self, client: TcpStoreClient, address: Address) -> tuple[Address, Pointer | None, bool]:
+        """What this server holds: the pointer, and whether it serves the job."""
+        found = client.get([SERVED, self.keys.pointer])
+        return address, read_pointer(found.get(self.keys.pointer, b"")), found.get(SERVED) == self.keys.served
 
     def close(self) -> None:
         """Free the port. Idempotent."""
         if self.server is not None:
             self.server.close()
+
+
+def first_answer(endpoint: Endpoint, ask: Callable[[TcpStoreClient, Address], Answer]) -> Answer | None:
+    """What `ask` returns of the server at the first of this endpoint's addresses where it raises no StoreError. None:
+    there is none."""
+    with suppress(StoreError):
+        for address in resolve(endpoint):
+            with suppress(StoreError), closing(connect(address, str(endpoint), LOOK_S, LOOK_S)) as client:
+                return ask(client, address)
+    return None

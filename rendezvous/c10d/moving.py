@@ -11,7 +11,7 @@ from ..endpoint import Address, Endpoint, parse_endpoint
 from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreSpoiled, StoreUnreachable
 from .client import TcpStoreClient, connect
 from .keys import Keys, create_keys, mark_served, verify
-from .listed import Listed, Pointer, Reserve, Server
+from .listed import NO_HOST, Listed, Pointer, Reserve, Server
 from .notifications import Compaction, Published
 from .store import CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore
 
@@ -51,11 +51,9 @@ class Home:
         place = self.place
         try:
             return _connected(place, self.listed.keys, limit_s), place
-        except StoreSpoiled:
-            raise
         except (StoreUnreachable, StoreForeign) as error:
             # A server without the job, or with another one, is that of a node that was restarted.
-            if place.server is not None:
+            if place.server is not None or isinstance(error, StoreSpoiled):
                 raise
             found = self._follow(place)
             if found is None:
@@ -194,7 +192,7 @@ def open_listed(
                 if found.hosted is not None and found.address is not None:
                     return _joined(listed, Place(found.hosted, found.address, b""), join, warn)
                 if found.exists:
-                    reason = "the job's host is gone, and no other node hosts it yet"
+                    reason = NO_HOST
                 elif listed.first:
                     return _begun(listed, node, join, warn)
             except StoreUnreachable as error:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 
-from ..endpoint import Endpoint, bound_anywhere, parse_endpoint, resolve
-from ..store import StoreElsewhere, StoreError, StoreReplaced
-from .client import TcpStoreClient, connect
+from ..endpoint import Endpoint, bound_anywhere, parse_endpoint
+from ..store import StoreElsewhere, StoreReplaced
+from .client import TcpStoreClient
 from .keys import SERVED, Keys, excerpt
-from .listed import LOOK_S, Found, Listed, Pointer, Reserve, read_pointer
+from .listed import Found, Listed, Pointer, Reserve, first_answer, read_pointer
 
 HOPES = 2.0
 """Leases behind the loss of a host for which its members expect a next one: they elect within 0.8 of a lease, and who
@@ -112,14 +112,7 @@ class OneEndpoint(Listed):
     def meet(self) -> Pointer | None:
         """What the server at the endpoint says once it is told of the job, if one answers."""
         self.replaced = None
-        with suppress(StoreError):
-            for address in resolve(self.first_endpoint):
-                with (
-                    suppress(StoreError),
-                    closing(connect(address, str(self.first_endpoint), LOOK_S, LOOK_S)) as client,
-                ):
-                    return self.tell(client)
-        return None
+        return first_answer(self.first_endpoint, lambda client, _: self.tell(client))
 
     def tell(self, client: TcpStoreClient) -> Pointer | None:
         """Write who hosts the job into this server, unless it knows better. Returns what it holds then; None: nothing
@@ -141,7 +134,8 @@ class OneEndpoint(Listed):
                 self.replaced = self._restarted()
                 return None
         if there is None or there.job != mine.job:
-            self.replaced = self._elsewhere(there) if served is None and there is not None else self._restarted()
+            foreign = there if served is None else None
+            self.replaced = self._restarted() if foreign is None else elsewhere(self.first_endpoint, foreign)
         elif there.epoch < mine.epoch:
             there = read_pointer(client.compare_set(keys.pointer, there.encode(), mine.encode()))
         return there
@@ -151,9 +145,6 @@ class OneEndpoint(Listed):
             f"{self.first_endpoint} was restarted and has lost the records of job {excerpt(self.keys.served)}; "
             "restart all agents"
         )
-
-    def _elsewhere(self, there: Pointer) -> StoreElsewhere:
-        return elsewhere(self.first_endpoint, there)
 
 
 def elsewhere(endpoint: Endpoint, there: Pointer) -> StoreElsewhere:
