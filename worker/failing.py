@@ -27,15 +27,15 @@ def fail_together(log: Log, rank: int) -> Iterator[None]:
         _end(log, rank, error)
 
 
-def end_when_uncaught(log: Log, rank: int) -> None:
-    """The same for an exception that nobody catches, from now on.
+def end_when_uncaught(log: Log, rank: int, size: int) -> None:
+    """The same for an exception that nobody catches, from now on, where there are other ranks.
 
     A generator cannot see it: it is closed by an exception of the loop's body as it is by a `break`, and while it is
     closed, `sys.exc_info` is empty. Nor should it, as the script may catch the exception. So the interpreter's hook
     does it, before the interpreter waits for threads and loader processes; `finally` clauses have run by then.
     """
     before = sys.excepthook
-    if isinstance(before, _Hook):
+    if size == 1 or isinstance(before, _Hook):
         return
     sys.excepthook = _Hook(before, log, rank)
 

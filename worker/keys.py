@@ -8,6 +8,8 @@ Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 from __future__ import annotations
 
 import hashlib
+import sys
+from typing import Any
 
 MASK_64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -29,8 +31,11 @@ def mix(key: int, number: int) -> int:
 
 def mixed(key: int, first: int, count: int) -> list[int]:
     """`mix(key, number)` for `count` numbers from `first` on; at a tenth of the price where there are hundreds."""
-    if count < 64:
+    if count < 20:
         return [mix(key, number) for number in range(first, first + count)]
+    numpy: Any = sys.modules.get("numpy")
+    if hasattr(numpy, "uint64"):
+        return _mixed_with(numpy, key, first, count).tolist()  # type: ignore[no-any-return]
     import torch
 
     z = torch.arange(first + 1, first + count + 1) * _signed(_GOLDEN) + _signed(key)
@@ -40,9 +45,40 @@ def mixed(key: int, first: int, count: int) -> list[int]:
     return [number & MASK_64 for number in z.tolist()]
 
 
+def _mixed_with(numpy: Any, key: int, first: int, count: int) -> Any:
+    """The same where torch has imported numpy, in a third of the time: it has unsigned numbers of 64 bits."""
+    word = numpy.uint64
+    z = numpy.arange(first + 1, first + count + 1, dtype=word)
+    z *= word(_GOLDEN)
+    z += word(key)
+    z ^= z >> word(30)
+    z *= word(0xBF58476D1CE4E5B9)
+    z ^= z >> word(27)
+    z *= word(0x94D049BB133111EB)
+    z ^= z >> word(31)
+    return z
+
+
 def _signed(number: int) -> int:
     """The same 64 bits as torch's int64 has them, whose sums and products wrap as unsigned ones do."""
     return number - (1 << 64) if number >> 63 else number
+
+
+def belows(key: int, count: int) -> list[int]:
+    """Of each number below `count`, 2**32 at most, a draw from 0 to the number: `below(key, number, number + 1)`."""
+    numpy: Any = sys.modules.get("numpy")
+    if count < 20 or not hasattr(numpy, "uint64"):
+        return [(draw * (number + 1)) >> 64 for number, draw in enumerate(mixed(key, 0, count))]
+    word = numpy.uint64
+    draws, limits = _mixed_with(numpy, key, 0, count), numpy.arange(1, count + 1, dtype=word)
+    low = draws & word(0xFFFFFFFF)
+    low *= limits
+    low >>= word(32)
+    draws >>= word(32)
+    draws *= limits
+    draws += low
+    draws >>= word(32)
+    return draws.tolist()  # type: ignore[no-any-return]
 
 
 def below(key: int, number: int, limit: int) -> int:

@@ -16,8 +16,8 @@ from .data.cursors import Span
 
 _pack, _sha256 = struct.Struct("<qqq?").pack, hashlib.sha256
 _START = bytes(32)
-_TOGETHER = 256
-"""Batches that are counted at once, at a third of the price of one after each step."""
+TOGETHER = 256
+"""Batches that are added at once, at a third of the price of one after each step."""
 
 
 @dataclass
@@ -69,25 +69,13 @@ class Ledger:
     """The chains of all loaders of a run."""
 
     def __init__(self) -> None:
-        self._chains: dict[str, Chain] = {}
-        self._waiting: list[Span] = []
+        self.chains: dict[str, Chain] = {}
+        """By loader."""
 
     def add(self, spans: Iterable[Span]) -> None:
         """Of one loader in their order."""
-        self._waiting += spans
-        if len(self._waiting) >= _TOGETHER:
-            self._count()
-
-    @property
-    def chains(self) -> dict[str, Chain]:
-        """By loader, with all that was added."""
-        self._count()
-        return self._chains
-
-    def _count(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        chains = self._chains
-        for loader, epoch, first, last, ends in waiting:
+        chains = self.chains
+        for loader, epoch, first, last, ends in spans:
             chain = chains.get(loader)
             if chain is None:
                 chain = chains[loader] = Chain()
@@ -109,7 +97,7 @@ class Ledger:
         """Computes the chains again. Raises ValueError or TypeError for what `to_json` never gives."""
         ledger = cls()
         for name, ranges in kept.items():
-            ledger._chains[name] = Chain()
+            ledger.chains[name] = Chain()
             for epoch, first, last, batch, ends in ranges:
                 ledger.add(Range(int(epoch), int(first), int(last), int(batch), bool(ends)).spans(name))
         return ledger

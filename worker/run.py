@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from .checkpoints.folder import Retention
 from .checkpoints.manifest import Manifest
 from .checks import check_names, check_run, keepable
-from .data.cursors import Account, Cursor, Span
+from .data.cursors import Account, Cursor
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
@@ -25,7 +25,8 @@ from .errors import Misused
 from .failing import end_when_uncaught, fail_together
 from .frameworks.switch import chosen
 from .keys import key_of, mix
-from .ledger import Ledger
+from .ledger import TOGETHER, Ledger
+from .loop import account
 from .loop.early import EarlyEnd, known_s
 from .loop.log import RunLog
 from .loop.marks import SAVE, marks_of
@@ -78,7 +79,7 @@ class Run:
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
         self.progress = Progress(lambda: place_of(self.account, self._loaders, self.epoch, self.steps), self.rank)
-        self.vars, self.account, self.ledger = Vars(), Account(), Ledger()
+        self.vars, self.account, self._ledger = Vars(), Account(), Ledger()
         self.steps = self.epoch = 0
         """Steps done, over all restarts; and the epoch of `epochs` that is going on."""
         self.stopping = False
@@ -97,6 +98,7 @@ class Run:
         self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
         self._begin()
         self._requests = Requests(self.rank, self.world_size, self.log, self.steps)
+        self._watched = self._marks.shows or account.current is not None
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
         self._key_main()
@@ -143,20 +145,19 @@ class Run:
         """The numbers of the epochs that are left, the interrupted one first. Saves at the end of each, and waits for
         the last save; ends early where `stop` was called. An exception that nobody catches ends this rank at once from
         here on, as inside of `fail_together`."""
-        self._guard()
+        end_when_uncaught(self.log, self.rank, self.world_size)
         while self.epoch < count and not self.stopping:
             yield self.epoch
             if not self.stopping:
                 self.epoch += 1
                 self.account.next_epoch()
-                self._enter(self.account.take())
                 self._between(force=True)
         self._end()
 
     def batches(self, loader: Loader, steps: int) -> Iterator[Any]:
         """Batches of one epoch after the other, until the run has `steps` steps. Raises Misused where an epoch passes
         without `step`. As `epochs` otherwise."""
-        self._guard()
+        end_when_uncaught(self.log, self.rank, self.world_size)
         while self.steps < steps and not self.stopping:
             before = self.steps
             self.account.next_epoch()
@@ -176,15 +177,16 @@ class Run:
         if (sharding := self._sharding) is not None:
             sharding.check_closed()
         self.steps += 1
-        self._enter(self.account.step())
+        looping = self.account.step()
         if sharding is not None or not self._keyed_by_batch:
             self._key_main()
         self._keyed_by_batch = False
         if (every := self._every.steps) is not None and self.steps % every == 0:
             self._requests.forced = True
-        self._marks.step()
-        if not self.account.looping():
-            self._boundary()
+        if self._watched:
+            self._marks.step()
+        if not looping:
+            self.asked()
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """Around what is no part of a step, such as an evaluation: an agent that watches for hangs (--watch) learns how
@@ -241,13 +243,10 @@ class Run:
         return fail_together(self.log, self.rank)
 
     def close(self) -> None:
-        """Saves what is not saved, and waits for the disk. Collective. `epochs` and `batches` do it at their end.
-
-        Raises CheckpointNotWritten.
-        """
+        """Saves what is not saved, and waits for the disk, as `epochs` and `batches` do. Collective. Raises
+        CheckpointNotWritten."""
         self.progress.close()
         self.account.close()
-        self._enter(self.account.take())
         self._requests.reached()
         unsaved = self._saved != self._reached() or self._requests.ordered
         with self._marks.section(SAVE):
@@ -269,6 +268,12 @@ class Run:
         self._persistence.complete(self.steps, self.epoch)
 
     @property
+    def ledger(self) -> Ledger:
+        """What has been trained on, up to the last step."""
+        self._enter()
+        return self._ledger
+
+    @property
     def level(self) -> str:
         """What is equal to a run without restarts, whatever the number of ranks: "samples", "batches" or "bits"."""
         if self._sharding is not None:
@@ -281,45 +286,38 @@ class Run:
         """As `Context` defines it."""
         self._keyed_by_batch = True
         key_everything(key if self._sharding is None else mix(key, self._turn()))
-        if (marks := self._marks).shows:
-            marks.got((account := self.account).may_evaluate and account.evaluating())
+        if self._watched:
+            self._marks.got((account := self.account).may_evaluate and account.evaluating())
 
     def asked(self) -> None:
-        """As `Context` defines it."""
-        if self.account.committed:
-            self._enter(self.account.take())
-        self._boundary()
-        if (marks := self._marks).shows:
-            marks.asked()
-
-    # -- between steps -------------------------------------------------------------------------------------------------
-
-    def _guard(self) -> None:
-        if self.world_size > 1:
-            end_when_uncaught(self.log, self.rank)
-
-    def _boundary(self) -> None:
-        """Between two batches, or two steps: all ranks come here equally often."""
+        """As `Context` defines it; also between two steps where no loader is looped over, equally often on all."""
         self._boundaries += 1
-        asked = (requests := self._requests).reached()
+        if self._streamed or len(self.account.committed) >= TOGETHER:
+            self._enter()
+        if (requests := self._requests).listens:
+            requests.reached()
         if self.world_size > 1:
             due = self._exchanges.due(self._boundaries)
         else:  # it need ask nobody: whether it has anything to do, for the price of a clock
-            due = asked or self._early.pending or time.monotonic() >= self._timetable.due_s
+            due = requests.stop or requests.label is not None or self._early.pending
+            due = due or monotonic() >= self._timetable.due_s
         if due or requests.forced:
             self._between(force=requests.forced)
+        if self._watched:
+            self._marks.asked()
 
     def _reached(self) -> tuple[int, int, int]:
         """What a checkpoint would add to the one before it, if anything."""
+        self._enter()
         return self._commits, self.steps, self.epoch
 
-    def _enter(self, spans: list[Span]) -> None:
-        self.ledger.add(spans)
+    def _enter(self) -> None:
+        """What was committed since the last time, into the ledger: many batches at once cost a third of one by one."""
+        spans = self.account.take()
+        self._ledger.add(spans)
         self._commits += len(spans)
-        for span in spans if self._streamed else ():
-            if (loader := self._loaders[span[0]]).is_stream:
-                cursor = self.account.cursors[span.loader]
-                loader.committed(cursor.epoch, cursor.position)
+        for loader in self._loaders.values() if self._streamed else ():
+            loader.committed()
 
     def _key_main(self) -> None:
         key_everything(mix(mix(self._key, self.steps), self._turn()))
@@ -329,7 +327,7 @@ class Run:
         return self.rank if self._sharding is None else self._sharding.turn
 
     def _between(self, force: bool) -> None:
-        now_s = time.monotonic()
+        now_s = monotonic()
         due = self.rank == 0 and now_s >= self._timetable.due_s and not self._persistence.busy
         requests, interval = self._requests, self._exchanges.proposal(self._boundaries, now_s)
         measure, stop, late = self._early.numbers(self._save_s())
@@ -359,13 +357,14 @@ class Run:
             self._early.leave(self.steps)
 
     def _save(self, label: str) -> None:
-        began_s = time.monotonic()
+        self._enter()
+        began_s = monotonic()
         label = next((text for text in self._world.gather(label) if text), "")
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "world_size": self.world_size}
         run |= {"order": ORDER_VERSION, "level": self.level, "shards": self._shards, "means": self._reductions.means()}
         run["loaders"] = {name: loader.identity() for name, loader in self._loaders.items()}
-        ledger = json.dumps(self.ledger.to_json()).encode()
-        snapshot = Snapshot(self.steps, self.account.places(), run, self.ledger.head(), ledger, label)
+        ledger = json.dumps(self._ledger.to_json()).encode()
+        snapshot = Snapshot(self.steps, self.account.places(), run, self._ledger.head(), ledger, label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
         states[_VARS], states[_METRICS] = self.vars.state_dict(), self._reductions.metrics()
         states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
@@ -394,7 +393,7 @@ class Run:
         self.vars.load_state_dict(states[_VARS])
         self._streams = states[_STREAMS]
         self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))
-        self.ledger = Ledger.from_json(json.loads(found.ledger))
+        self._ledger = Ledger.from_json(json.loads(found.ledger))
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
         ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before), level {manifest.run['level']}"
         self.log.info("resumed at step %d, epoch %d, with %s", self.steps, self.epoch, ranks)

@@ -35,7 +35,7 @@ span_of = functools.partial(tuple.__new__, Span)
 """`Span` of a tuple of its fields, at half the price."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Cursor:
     """Where one loader is."""
 
@@ -58,7 +58,7 @@ class Cursor:
         return _after(self.held[-1]) if self.held else (self.epoch, self.position)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Pass:
     """One `for` over a loader."""
 
@@ -165,33 +165,32 @@ class Account:
         cursor = self.cursors[loader]
         cursor.epoch, cursor.position, self._skips[loader] = place
 
-    def step(self) -> list[Span]:
-        """A training step is done. Returns what is committed by it, or was since the last step, in order."""
-        going_on_in = _NONE
+    def step(self) -> bool:
+        """A training step is done: what it commits is in `committed`. Returns whether a loop over a loader is going on,
+        which will ask for its next batch."""
+        going_on_in, looping = _NONE, False
         for going in self._passes:
+            looping = looping or going.gave
             if going.inside and not self._over(going):
                 going_on_in |= going.inside
         for name, cursor in self.cursors.items():
-            if not cursor.held:
+            if not (held := cursor.held):
                 continue
             if name in going_on_in:
                 cursor.in_use = True
-            else:
-                cursor.stepped = True
-                self._commit(cursor)
-        taken, self.committed = self.committed, []
-        return taken
+                continue
+            # As `_commit`, but for the call.
+            _, cursor.epoch, _, cursor.position, cursor.at_end = held[-1]
+            if cursor.at_end:
+                cursor.epoch, cursor.position = cursor.epoch + 1, 0
+            self.committed += held
+            held.clear()
+            cursor.in_use, cursor.stepped = False, True
+        return looping
 
     def outermost(self) -> str | None:
         """The loader of the loop that all others are inside of, or that has gone on longest."""
         return next((going.loader for going in self._passes if going.gave), None)
-
-    def looping(self) -> bool:
-        """Whether a loop over a loader is going on, which will ask for its next batch."""
-        for going in self._passes:  # noqa: SIM110 - at every step: a generator costs as much as all else here
-            if going.gave:
-                return True
-        return False
 
     def evaluating(self) -> bool:
         """Whether the batch that was handed out last, or another that no step commits, is in use."""
@@ -208,7 +207,7 @@ class Account:
 
     def between_steps(self) -> bool:
         """Whether no batch that a step would commit is handed out: a state captured now is that of the last commit."""
-        for cursor in self.cursors.values():  # noqa: SIM110 - as in `looping`
+        for cursor in self.cursors.values():  # noqa: SIM110 - at every step: a generator costs as much as all else here
             if cursor.held and not cursor.evaluates and not cursor.in_use:
                 return False
         return True

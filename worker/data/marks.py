@@ -13,8 +13,8 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -34,8 +34,7 @@ def mark_of_python(generator: random.Random) -> Mark:
     if where is None:
         return generator.getstate
     # The words read, and the first word.
-    seen = ctypes.c_uint64.from_address(id(generator) + where)
-    return lambda: seen.value
+    return _bytes_at(id(generator) + where, 8).tobytes
 
 
 def _where_python_has_it() -> int | None:
@@ -70,8 +69,7 @@ def mark_of_torch(generator: torch.Generator) -> Mark:
 
         return copied
     # The first word is of the seed, and changes when all are read; behind a draw, `next_` is never 0.
-    seen = ctypes.c_uint64.from_address(generator._cdata + where + _NEXT)  # type: ignore[attr-defined]
-    return lambda: seen.value
+    return _bytes_at(generator._cdata + where + _NEXT, 8).tobytes  # type: ignore[attr-defined]
 
 
 _TORCH = struct.Struct("=i?xxxI")
@@ -112,73 +110,94 @@ def mark_of_numpy(library: Any) -> Mark:
     """The mark of numpy's global generator; `library` is `numpy.random`."""
     generator, current = _generator_of(library), getattr(library, "get_bit_generator", None)
     if type(generator).__name__ != "MT19937":
-        return lambda: repr(library.get_state(legacy=False))
-    # {uint32_t key[624]; int pos;}
-    words = ctypes.c_uint64.from_address(generator.ctypes.state_address + 4 * (_WORDS - 1))
+        return lambda: repr(library.get_bit_generator().state)
+    words = _numpys_words(generator.ctypes.state_address)
     if current is None:
-        return lambda: words.value
-    return lambda: (words.value, current() is generator)
+        return words
+    # Of a generator in its place nothing is known, and `object()` equals nothing.
+    return lambda: words() if current() is generator else object()
+
+
+def _numpys_words(state: int) -> Mark:
+    """The last word and the number of words read, of {uint32_t key[624]; int pos;} at this address."""
+    return _bytes_at(state + 4 * (_WORDS - 1), 8).tobytes
 
 
 def _words_at(address: int) -> list[int]:
     return list(struct.unpack(f"={_WORDS}I", ctypes.string_at(address, 4 * _WORDS)))
 
 
-def copier(library: Any) -> Callable[[int], bool] | None:
-    """A function that seeds numpy's global generator, undrawn since it was seeded before, as `library.seed(seed)` does,
-    and gives whether it has: only where torch's global generator has just been seeded with the same 32 bits, whose
-    words are the same ones and are copied, at a fifth of the price. None where the words are not found in memory.
+class Keyed(Protocol):
+    """A library's generator."""
+
+    mark: Mark
+    known: Any
+    """Its mark behind the last key."""
+
+    def seed(self, key: int) -> None:
+        """Seeds it from a key."""
+
+    def key(self, key: int) -> None:
+        """The same, and sets `known`."""
+
+
+def key_together(
+    torchs: Keyed,
+    generator: random.Random,
+    pythons: Keyed,
+    library: Any,
+    numpys: Keyed,
+    further: Sequence[Keyed] = (),
+) -> Callable[[int], None] | None:
+    """A function that keys the global generators of torch, of the module `random` (`generator`) and of numpy (`library`
+    is `numpy.random`; None: nobody has imported it), as their own `key` does, at a tenth of the price: torch's words
+    are copied; and then those that are given further. None where words are not found in memory.
 
     Both libraries fill the words from 32 bits with Knuth's multiplier 1812433253 (`init_genrand` of MT19937, Matsumoto
-    and Nishimura 2002); behind numpy's seed its place is that of a generator whose words are all read, as before it.
-    """
-    where, generator = _where_torch_has_it(), _generator_of(library)
-    if where is None or type(generator).__name__ != "MT19937":
-        return None
-    seen, source = _seeded(where)
-    target = _bytes_at(generator.ctypes.state_address, 4 * _WORDS)
-
-    def copy(seed: int) -> bool:
-        # next_, which is 0 until somebody draws, and the first word, which is the seed.
-        if seen.value != seed << 32:
-            return False
-        target[:] = source
-        return True
-
-    return copy
-
-
-def key_python(generator: random.Random) -> Callable[[int], None]:
-    """A function that puts a generator of the module `random` into the state that has, of the words of torch's
-    generator after a seed of the same 32 bits, the second half first. Turned by half they are related to other words of
-    each other when all of them change, so that the two libraries' draws have nothing to do with each other.
-
-    They are copied where torch's global generator has just been seeded so: `random.seed` takes 30 times as long.
+    and Nishimura 2002). Behind numpy's seed its place is that of a generator whose words are all read, as before it,
+    and where nobody has drawn since the key before, there is no second number of a pair to be forgotten.
     """
     where, place = _where_torch_has_it(), _where_python_has_it()
-
-    def set_by_asking(seed: int) -> None:
-        words = words_of(seed)
-        generator.setstate((3, (*words[_HALF:], *words[:_HALF], _WORDS), None))
-
     if where is None or place is None:
-        return set_by_asking
-    half = 4 * _HALF
-    seen, words = _seeded(where)
+        return None
+    bits = None if library is None else _generator_of(library)
+    if type(bits).__name__ != "MT19937":
+        bits = None
+    half, words = 4 * _HALF, _seeded(where)
     first, second = words[:half], words[half:]
     state = _bytes_at(id(generator) + place, 4 * (_WORDS + 1))
     read, low, high = state[:4].cast("I"), state[4 : 4 + half], state[4 + half :]
+    target = words if bits is None else _bytes_at(bits.ctypes.state_address, 4 * _WORDS)
+    seen = numpys.mark if bits is None else _numpys_words(bits.ctypes.state_address)
+    current = getattr(library, "get_bit_generator", lambda: bits)
+    seed, mark_torch, mark_python = torchs.seed, mark_of_torch(torch.default_generator), mark_of_python(generator)
 
-    def copy(seed: int) -> None:
-        if seen.value != seed << 32:
-            set_by_asking(seed)
-            return
+    def key(key: int) -> None:
+        seed(key)
+        torchs.known = mark_torch()
         low[:] = second
         high[:] = first
         read[0] = _WORDS
         generator.gauss_next = None  # type: ignore[attr-defined]
+        pythons.known = mark_python()
+        if bits is not None and seen() == numpys.known and current() is bits:
+            target[:] = words
+            numpys.known = seen()
+        else:
+            numpys.seed(key)
+            numpys.known = numpys.mark()
+        for one in further:
+            one.key(key)
 
-    return copy
+    return key
+
+
+def key_python(generator: random.Random, key: int) -> None:
+    """Puts a generator of the module `random` into the state that has, of the words of torch's generator after a seed
+    of the low 32 bits of a key, the second half first. Turned by half they are related to other words of each other
+    when all of them change, so that the two libraries' draws have nothing to do with each other."""
+    words = words_of(key & 0xFFFFFFFF)
+    generator.setstate((3, (*words[_HALF:], *words[:_HALF], _WORDS), None))
 
 
 def words_of(seed: int) -> list[int]:
@@ -189,10 +208,9 @@ def words_of(seed: int) -> list[int]:
     return words
 
 
-def _seeded(where: int) -> tuple[ctypes.c_uint64, memoryview]:
-    """Of torch's global generator: next_ with the first word, which is the seed until all words change; all words."""
-    address = torch.default_generator._cdata + where  # type: ignore[attr-defined]
-    return ctypes.c_uint64.from_address(address + _NEXT), _bytes_at(address + _TORCH.size, 4 * _WORDS)
+def _seeded(where: int) -> memoryview:
+    """The words of torch's global generator."""
+    return _bytes_at(torch.default_generator._cdata + where + _TORCH.size, 4 * _WORDS)  # type: ignore[attr-defined]
 
 
 def _bytes_at(address: int, length: int) -> memoryview:

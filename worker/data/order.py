@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..keys import mix, mixed
+from ..keys import belows, mix
 
 VERSION = 3
 SMALL = 4096
@@ -25,32 +25,26 @@ CHUNK = 8192
 class Permutation:
     """A permutation of range(n) that `key` chooses. `indices` costs the same at every position."""
 
-    __slots__ = ("_chunk", "_chunk_number", "_highs", "_keys", "_low_bits", "_whole", "key", "n")
+    __slots__ = ("_begins", "_chunk", "_highs", "_keys", "_low_bits", "key", "n")
 
     def __init__(self, key: int, n: int) -> None:
         self.key, self.n = key, n
-        self._whole = _shuffled(key, n) if n < SMALL else None
         self._low_bits = (n - 1).bit_length() // 2
         self._highs = -(-n >> self._low_bits)
         self._keys = [mix(key, number) & 0x7FFFFFFF for number in range(ROUNDS)]
-        self._chunk: list[int] = []
-        self._chunk_number = -1
+        self._chunk, self._begins = _shuffled(key, n) if n < SMALL else [], 0
 
     def indices(self, first: int, last: int) -> list[int]:
         """The indices at the positions from `first` up to `last`, not included; 0 <= first <= last <= n."""
-        if self._whole is not None:
-            return self._whole[first:last]
-        begun = self._chunk_number * CHUNK
-        if 0 <= begun <= first and last <= begun + CHUNK:
-            return self._chunk[first - begun : last - begun]
+        begins, chunk = self._begins, self._chunk
+        if begins <= first and last <= begins + len(chunk):
+            return chunk[first - begins : last - begins]
         found: list[int] = []
         while first < last:
-            number, offset = divmod(first, CHUNK)
-            if number != self._chunk_number:
-                begins = number * CHUNK
-                self._chunk = self._encrypt(begins, min(begins + CHUNK, self.n))
-                self._chunk_number = number
-            part = self._chunk[offset : offset + last - first]
+            if not self._begins <= first < self._begins + len(self._chunk):
+                self._begins = first - first % CHUNK
+                self._chunk = self._encrypt(self._begins, min(self._begins + CHUNK, self.n))
+            part = self._chunk[first - self._begins : last - self._begins]
             found += part
             first += len(part)
         return found
@@ -135,8 +129,6 @@ def _scramble(numbers: torch.Tensor) -> torch.Tensor:
 def _shuffled(key: int, n: int) -> list[int]:
     """Fisher and Yates, from the end."""
     order = list(range(n))
-    draws = mixed(key, 0, n)
-    for last in range(n - 1, 0, -1):
-        other = (draws[last] * (last + 1)) >> 64
+    for last, other in zip(range(n - 1, 0, -1), reversed(belows(key, n)), strict=False):
         order[last], order[other] = order[other], order[last]
     return order

@@ -7,9 +7,10 @@ Samplers of the user's are listed once per epoch in the training process, under 
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ from ..keys import below, mix
 from .order import Permutation
 from .randomness import generators_in, key_everything, key_generator
 
+Indices = Callable[[int, int], list[Any]]
+"""The indices at positions [first, last) of an epoch."""
+
 
 class Ordering:
     """Positions to indices. `listed`: whether the training process must call `list_epoch` before `indices`."""
@@ -41,6 +45,10 @@ class Ordering:
     def indices(self, key: int, first: int, last: int) -> list[Any]:
         """The indices at positions [first, last) of the epoch that has this key."""
         raise NotImplementedError
+
+    def of_epoch(self, key: int) -> Indices:
+        """`indices` of the epoch that has this key."""
+        return functools.partial(self.indices, key)
 
     def list_epoch(self, epoch: int, key: int) -> None:
         """Reads the user's sampler for this epoch."""
@@ -72,11 +80,6 @@ class Shuffled(Ordering):
         return self.count
 
     def indices(self, key: int, first: int, last: int) -> list[Any]:
-        if last <= self.n and self.values is None:
-            now = self._now
-            if now is None or now[0] != (key, 0):
-                return self._permutation(key, 0).indices(first, last)
-            return now[1].indices(first, last)
         found: list[int] = []
         while first < last:
             turn, offset = divmod(first, self.n)
@@ -84,6 +87,11 @@ class Shuffled(Ordering):
             found += self._permutation(key, turn).indices(offset, stop)
             first += stop - offset
         return found if self.values is None else [self.values[index] for index in found]
+
+    def of_epoch(self, key: int) -> Indices:
+        if self.count <= self.n and self.values is None:
+            return self._permutation(key, 0).indices
+        return super().of_epoch(key)
 
     def _permutation(self, key: int, turn: int) -> Permutation:
         if self._now is None or self._now[0] != (key, turn):

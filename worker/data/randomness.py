@@ -1,7 +1,7 @@
 """Random numbers that follow from a place in the run and from nothing before it.
 
 A generator is *keyed*: seeded from a key just before it is used, so that no state of it need be kept. Global
-generators are those of the libraries in the table `LIBRARIES`.
+generators are those of `LIBRARIES`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..keys import mix
-from .marks import Mark, copier, key_python, mark_of_numpy, mark_of_python, mark_of_torch
+from .marks import Mark, key_python, key_together, mark_of_numpy, mark_of_python, mark_of_torch
 
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
@@ -69,18 +69,17 @@ class Python(Library):
 
     def __init__(self) -> None:
         # Of the class that random.Random is derived from: what it adds costs a tenth more.
-        self._generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
-        self._seed = super(random.Random, self._generator).seed  # type: ignore[misc]
-        self._key = key_python(self._generator)
-        self.mark = mark_of_python(self._generator)
+        self.generator: random.Random = random.random.__self__  # type: ignore[attr-defined]
+        self._seed = super(random.Random, self.generator).seed  # type: ignore[misc]
+        self.mark = mark_of_python(self.generator)
 
     def seed(self, key: int) -> None:
         self._seed(key)
-        self._generator.gauss_next = None  # type: ignore[attr-defined]
+        self.generator.gauss_next = None  # type: ignore[attr-defined]
 
     def key(self, key: int) -> None:
-        """Behind torch's key, as `key_everything` does it: alone it takes 100 us."""
-        self._key(key & 0xFFFFFFFF)
+        """By itself it takes 100 us; `key_everything` copies torch's words."""
+        key_python(self.generator, key)
         self.known = self.mark()
 
     def park(self) -> None:
@@ -95,7 +94,6 @@ class Numpy(Library):
 
     def __init__(self) -> None:
         self._random: Any = None
-        self._copy: Callable[[int], bool] | None = None
         self.mark = self._first_mark
 
     def _imported(self) -> Any:
@@ -103,20 +101,15 @@ class Numpy(Library):
         numpy = sys.modules.get("numpy")
         if numpy is not None and hasattr(numpy, "random"):
             self._random, self.mark = numpy.random, mark_of_numpy(numpy.random)
-            self._copy = copier(numpy.random)
         return self._random
 
     def seed(self, key: int) -> None:
-        if (library := self._random or self._imported()) is not None:
+        if (library := self._random or self._imported()) is None:
+            return
+        try:
             library.seed(key & 0xFFFFFFFF)
-
-    def key(self, key: int) -> None:
-        copy, mark = self._copy, self.mark
-        # Undrawn: there is no second number of a pair to forget, as `seed` would.
-        if copy is None or mark() != self.known or not copy(key & 0xFFFFFFFF):
-            self.seed(key)
-            mark = self.mark
-        self.known = mark()
+        except TypeError:  # somebody has put another kind of generator in its place
+            key_generator(library.get_bit_generator(), key)
 
     def _first_mark(self) -> Any:
         """None, as `known` is, until numpy is imported."""
@@ -150,14 +143,26 @@ class Cuda(Library):
 
 _WITH_CUDA = torch.version.cuda is not None or torch.version.hip is not None
 
-LIBRARIES: tuple[Library, ...] = (Torch(), Python(), Numpy(), *([Cuda()] if _WITH_CUDA else []))
-"""All that is keyed and looked at; a further library is a further entry."""
+_TORCH, _PYTHON, _NUMPY = Torch(), Python(), Numpy()
+FURTHER: list[Library] = [Cuda()] if _WITH_CUDA else []
+"""Those that are keyed one by one; a further library is a further entry."""
+LIBRARIES: tuple[Library, ...] = (_TORCH, _PYTHON, _NUMPY, *FURTHER)
+"""All that is keyed and looked at."""
 
 
-def key_everything(key: int) -> None:
-    """Keys the global generators of this process."""
-    for library in LIBRARIES:
-        library.key(key)
+def _keyer() -> Callable[[int], None]:
+    found = getattr(sys.modules.get("numpy"), "random", None)
+    together = key_together(_TORCH, _PYTHON.generator, _PYTHON, found, _NUMPY, FURTHER)
+
+    def one_by_one(key: int) -> None:
+        for library in (_TORCH, _PYTHON, _NUMPY, *FURTHER):
+            library.key(key)
+
+    return together or one_by_one
+
+
+key_everything = _keyer()
+"""Keys the global generators of this process."""
 
 
 class Draws:
@@ -222,7 +227,9 @@ def key_generator(generator: Any, key: int) -> None:
     elif isinstance(generator, random.Random):
         generator.seed(key)
     elif hasattr(generator, "bit_generator"):
-        generator.bit_generator.state = type(generator.bit_generator)(key).state
+        key_generator(generator.bit_generator, key)
+    elif hasattr(generator, "state"):  # a numpy BitGenerator
+        generator.state = type(generator)(key).state
     else:
         generator.seed(key & 0xFFFFFFFF)
 

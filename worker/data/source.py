@@ -6,15 +6,16 @@ that nothing large is sent to loader processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from ..errors import NotResumable
 from ..keys import key_of, mix, mixed
-from .orderings import Ordering
+from .orderings import Indices, Ordering
+from .packing import packed
 from .randomness import Draws, generators_in
 from .sharded import Group
 from .slicing import Slice
@@ -45,7 +46,7 @@ class MapSource(Dataset[Any]):
         self._reads_many = hasattr(dataset, "__getitems__")
         self._one_by_one = not self._reads_many and not of_batches
         self._draws: Draws | None = None
-        self._epoch = (-1, 0, 0)
+        self._epoch: tuple[int, Indices, int] | None = None
         self._sample_keys: tuple[int, int, list[int]] = (0, -1, [])
 
     def __getitem__(self, piece: Slice | Group) -> Any:
@@ -55,45 +56,47 @@ class MapSource(Dataset[Any]):
 
     def read(self, epoch: int, first: int, last: int, indices: list[Any] | None = None) -> Any:
         """The batch of a slice, by its parts."""
-        now, order_key, sample_key = self._epoch
-        if now != epoch:
-            order_key, sample_key = self.keys(epoch)
+        if (entered := self._epoch) is None or entered[0] != epoch:
+            entered = self.enter(epoch)
         if indices is None:
-            indices = self.ordering.indices(order_key, first, last)
+            indices = entered[1](first, last)
         if self.choice == "never":
             return self.collate(self._fetch(indices))
         if (draws := self._draws) is None:
             held = generators_in([self.dataset, self.collate])
             draws = self._draws = Draws(self.choice == "always", held, self.on_sample)
         draws.park()
-        batch = self._compute(indices, first, sample_key, draws)
+        if self._one_by_one and not draws.keyed:
+            dataset = self.dataset
+            batch = self.collate([dataset[index] for index in indices])
+        else:
+            batch = self._compute(indices, first, entered[2], draws)
         while draws.found_more():
             draws.park()
-            batch = self._compute(indices, first, sample_key, draws)
+            batch = self._compute(indices, first, entered[2], draws)
         return batch
 
-    def keys(self, epoch: int) -> tuple[int, int]:
-        """The keys of an epoch: of its order, and of what its samples draw."""
-        if self._epoch[0] != epoch:
-            self._epoch = (epoch, key_of(*self.place, "order", epoch), key_of(*self.place, "samples", epoch))
-        return self._epoch[1:]
+    def enter(self, epoch: int) -> tuple[int, Indices, int]:
+        """An epoch, the indices at positions of it, and the key of what its samples draw."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            indices = self.ordering.of_epoch(key_of(*self.place, "order", epoch))
+            self._epoch = (epoch, indices, key_of(*self.place, "samples", epoch))
+        return self._epoch
 
     def _compute(self, indices: list[Any], first: int, key: int, draws: Draws) -> Any:
         """A batch, keyed where its dataset draws: by sample, or whole where one position is one batch, or where the
         dataset can read samples only together."""
         if not draws.keyed:
-            if self._one_by_one:
-                dataset = self.dataset
-                return self.collate([dataset[index] for index in indices])
             return self.collate(self._fetch(indices))
         if self._of_batches or _only_together(self.dataset):
             draws.key_sample(mix(key, first))
             return self.collate(self._fetch(indices))
-        samples, dataset, key_sample = [], self.dataset, draws.key_sample
-        for index, sample_key in zip(indices, self._keys_from(key, first, len(indices)), strict=True):
-            key_sample(sample_key)
-            samples.append(dataset[index])
-        key_sample(mix(mix(key, first), COLLATE))
+        dataset, key_sample = self.dataset, draws.key_sample
+        # `zip` takes an index, then keys its sample: a loop of statements takes a tenth longer.
+        keyed = zip(indices, map(key_sample, self._keys_from(key, first, len(indices))), strict=True)
+        samples = [dataset[index] for index, _ in keyed]
+        if self.collate is not default_collate:  # which draws nothing
+            key_sample(mix(mix(key, first), COLLATE))
         return self.collate(samples)
 
     def _keys_from(self, key: int, first: int, count: int) -> list[int]:
@@ -117,7 +120,7 @@ class MapSource(Dataset[Any]):
         return [dataset[index] for index in indices]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_draws": None}
+        return {**self.__dict__, "_draws": None, "_epoch": None}
 
 
 def _only_together(dataset: Any) -> bool:
@@ -159,3 +162,47 @@ class LoaderProcess:
             object.__setattr__(info, "dataset", info.dataset.stands_for)
         if self._user is not None:
             self._user(number)
+
+
+class Slices:
+    """The sampler of the DataLoader underneath: begins anew at each `for`, where `make` says."""
+
+    def __init__(self, make: Callable[[], Iterator[Slice | Group]]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Slice | Group]:
+        return self.make()
+
+
+def dataloader(theirs: DataLoader[Any], source: Any, key: int, slices: Slices | None) -> Iterable[Any]:
+    """The DataLoader underneath, over what stands in the place of the dataset of the user's. key: of what its loader
+    processes are seeded with. slices: its sampler; None: `source` is iterable."""
+    if not theirs.num_workers and not theirs.pin_memory and slices is None:
+        return cast("Iterable[Any]", source)
+    # Its own generator: making an iterator draws a number, which would shift the training process's own.
+    own: dict[str, Any] = {"generator": torch.Generator().manual_seed(key)}
+    if theirs.num_workers:
+        own["prefetch_factor"] = theirs.prefetch_factor
+        own["persistent_workers"] = theirs.persistent_workers and slices is not None
+        own["multiprocessing_context"] = theirs.multiprocessing_context
+        own["worker_init_fn"] = LoaderProcess(theirs.worker_init_fn)
+    return DataLoader(
+        source,
+        batch_size=None,
+        sampler=slices,
+        collate_fn=packed if theirs.num_workers else same,
+        num_workers=theirs.num_workers,
+        pin_memory=theirs.pin_memory,
+        timeout=theirs.timeout,
+        **own,
+    )
+
+
+def collation_of(loader: DataLoader[Any]) -> Callable[[Any], Any]:
+    """What makes a batch of samples. Raises NotResumable where the dataset makes batches."""
+    if loader.batch_size is None and loader.batch_sampler is None:
+        raise NotResumable(
+            "a DataLoader with batch_size=None leaves batches to the dataset, so samples cannot be counted: give it a "
+            "batch_size, or a batch_sampler"
+        )
+    return cast("Callable[[Any], Any]", loader.collate_fn)

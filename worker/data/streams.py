@@ -57,7 +57,7 @@ class SampledSource(IterableDataset[Any]):
                 "a dataset with an attribute `sampler` yields one sample for each index of it"
             )
         if draws is not None:
-            draws.key_sample(mix(mix(self._source.keys(piece.epoch)[1], piece.first), COLLATE))
+            draws.key_sample(mix(mix(self._source.enter(piece.epoch)[2], piece.first), COLLATE))
         return self._source.collate(batch)
 
 
@@ -69,8 +69,8 @@ class _Turns:
 
     def __iter__(self) -> Iterator[Any]:
         for piece in self._pieces:
-            order_key, sample_key = self._source.keys(piece.epoch)
-            indices = piece.indices or self._source.ordering.indices(order_key, piece.first, piece.last)
+            _, indices_at, sample_key = self._source.enter(piece.epoch)
+            indices = piece.indices or indices_at(piece.first, piece.last)
             for position, index in enumerate(indices, piece.first):
                 if self._draws is not None:
                     self._draws.key_sample(mix(sample_key, position))

@@ -90,10 +90,7 @@ class DrivenAccount(Account):
         cursor.epoch, cursor.position = epoch, position
         self._given.discard(loader)
 
-    def step(self) -> list[Span]:
-        return self.take()
-
-    def looping(self) -> bool:
+    def step(self) -> bool:
         return True
 
     def between_steps(self) -> bool:

@@ -26,12 +26,13 @@ class EarlyEnd:
 
     def __init__(self, stop_before: float | bool | None, log: RunLog) -> None:
         """stop_before: as `Run`. Raises Misused."""
-        self.deadline, self._asked, self._log = Deadline(stop_before), Asked(os.environ), log
-
-    @property
-    def pending(self) -> bool:
+        self.deadline, self._log = Deadline(stop_before), log
+        self.pending = self.deadline.stops
         """Whether a signal has come, or the job's time ends at some time."""
-        return self.deadline.stops or bool(self._asked.first)
+        self._asked = Asked(os.environ, self._pend)
+
+    def _pend(self) -> None:
+        self.pending = True
 
     def numbers(self, save_s: float) -> tuple[int, int, int]:
         """For the ranks to compare, the largest of each counts: whether a save is due to measure one, whether to stop,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ...proto.endings import FORWARDED, numbers_of
 
@@ -13,10 +13,12 @@ class Asked:
     """Whether a forwarded signal has come. SLURM sends it to every process and the agent passes its own copy on: one
     or several mean the same."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """Takes the signals that the agent forwards, but for those that the script handles. Outside the main thread,
+    def __init__(self, environment: Mapping[str, str], note: Callable[[], None] = lambda: None) -> None:
+        """note: called when one has come.
+
+        Takes the signals that the agent forwards, but for those that the script handles. Outside the main thread,
         where Python allows no handlers, it takes none."""
-        self.first = 0
+        self._note, self.first = note, 0
         """The signal that came first; 0: none has come."""
         self.taken: list[int] = []
         if threading.current_thread() is not threading.main_thread():
@@ -36,3 +38,4 @@ class Asked:
 
     def _receive(self, signum: int, frame: object) -> None:
         self.first = self.first or signum
+        self._note()

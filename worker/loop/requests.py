@@ -24,6 +24,8 @@ class Requests:
         """A checkpoint is due on all ranks, as soon as one can be made."""
         self._orders: Orders | None = None
         self._channel = channel_of(rank, size, done)
+        self.listens = self._channel is not None
+        """Whether an agent may ask for something."""
         if "ELASTIC_AGENT_ROUND" not in os.environ:
             log.info(
                 "no elastic-agent has started this process: a worker that fails is its launcher's to restart, no "
@@ -35,13 +37,12 @@ class Requests:
         """Whether the agents asked for the checkpoint that is made next."""
         return self._orders is not None
 
-    def reached(self) -> bool:
-        """This rank has come to its next boundary, as all do. Whether something is asked of the ranks."""
+    def reached(self) -> None:
+        """This rank has come to its next boundary, as all do. Needed only where it listens."""
         if self._channel is not None and (orders := self._channel.reached()) is not None:
             self._orders, self.label, self.forced = orders, orders.label, True
             self.stop_ordered = self.stop_ordered or orders.stop
             self.stop = self.stop or orders.stop
-        return self.stop or self.label is not None
 
     def saved(self, wait: Callable[[], None]) -> None:
         """The checkpoint that was asked for is made; `wait` returns when it is on the disk. Where the ranks are to

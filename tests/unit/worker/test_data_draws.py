@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +113,21 @@ class OneDevice:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.generator = torch.Generator()
-        monkeypatch.setattr(randomness, "LIBRARIES", (*randomness.LIBRARIES[:3], randomness.Cuda()))
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "default_generators", (self.generator,))
         monkeypatch.setattr(torch.cuda, "manual_seed_all", self.generator.manual_seed)
 
 
-def test_draws_on_a_cuda_device_are_found_and_keyed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDevice]:
+    kept, randomness.FURTHER[:] = randomness.FURTHER[:], [randomness.Cuda()]
+    monkeypatch.setattr(randomness, "LIBRARIES", (*randomness.LIBRARIES[:3], *randomness.FURTHER))
+    yield OneDevice(monkeypatch)
+    randomness.FURTHER[:] = kept
+
+
+def test_draws_on_a_cuda_device_are_found_and_keyed(device: OneDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logic without a device; not run on one."""
-    device = OneDevice(monkeypatch)
     monkeypatch.setattr(randomness, "LIBRARIES", (randomness.Cuda(),))
     draws = Draws(always=False, held=(), on_sample=None)
     draws.park()
@@ -137,10 +143,8 @@ def test_draws_on_a_cuda_device_are_found_and_keyed(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_training_process_draws_the_same_on_a_cuda_device_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: OneDevice, tmp_path: Path
 ) -> None:
-    device = OneDevice(monkeypatch)
-
     def main_draws(where: str) -> list[float]:
         run = Run(tmp_path / where, every=NEVER)
         loader = run.loader(DataLoader(TensorDataset(torch.arange(8)), batch_size=4))

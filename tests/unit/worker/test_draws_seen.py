@@ -44,7 +44,7 @@ def test_any_number_of_draws_shows(kind: str, draws: int) -> None:
 
 @pytest.mark.parametrize("kind", ["torch", "keyed random", "numpy"])
 def test_another_seed_shows(kind: str) -> None:
-    keyed = (marks.mark_of_python(PYTHON), marks.key_python(PYTHON), None)
+    keyed = (marks.mark_of_python(PYTHON), lambda key: marks.key_python(PYTHON, key), None)
     mark, seed, _ = keyed if kind == "keyed random" else KINDS[kind]
     seed(7)
     before = mark()
@@ -117,25 +117,43 @@ def test_numpy_is_keyed_as_its_own_seed_keys_it(drawn: str) -> None:
         assert (name, words.tolist(), place, has_left_over) == (expected[0], expected[1].tolist(), expected[2], 0)
 
 
-def test_words_that_torch_has_gone_on_from_are_not_copied() -> None:
-    """Only those that its seed has made are numpy's."""
-    copy = marks.copier(np.random)
-    assert copy is not None
-    TORCH_GLOBAL.manual_seed(7)
-    assert copy(7)
-    assert not copy(8)
-    torch.rand(1)
-    assert not copy(7)
+def test_numpys_generator_is_keyed_where_the_script_has_put_another_in_its_place() -> None:
+    kept = np.random.get_bit_generator()
+    try:
+        for kind in (np.random.MT19937, np.random.PCG64):
+            np.random.set_bit_generator(kind(3))
+            drawn = []
+            for key in (7, 8, 7):
+                key_everything(key)
+                drawn.append(np.random.rand())
+            assert drawn[0] == drawn[2] != drawn[1]
+            draws = Draws(always=False, held=(), on_sample=None)
+            draws.park()
+            np.random.rand()
+            assert draws.found_more()
+    finally:
+        np.random.set_bit_generator(kept)
 
 
-def test_a_torch_whose_state_lies_elsewhere_is_not_copied_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "_where_torch_has_it", lambda: None)
-    assert marks.copier(np.random) is None
+@pytest.mark.parametrize("where", ["_where_torch_has_it", "_where_python_has_it"])
+def test_generators_whose_words_are_not_found_are_keyed_one_by_one(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, where, lambda: None)
+    torchs, pythons, numpys = (type(library)() for library in LIBRARIES[:3])
+    assert marks.key_together(torchs, PYTHON, pythons, np.random, numpys) is None
+
+
+def test_numpy_may_be_imported_after_the_first_key() -> None:
+    torchs, pythons, numpys = (type(library)() for library in LIBRARIES[:3])
+    key = marks.key_together(torchs, random.random.__self__, pythons, None, numpys)  # type: ignore[attr-defined]
+    assert key is not None
+    for _ in range(2):
+        key(7)
+        assert np.random.get_state()[1].tolist() == expected_words(7)
 
 
 def test_a_seed_of_the_scripts_own_shows_behind_a_key() -> None:
     mark = marks.mark_of_python(PYTHON)
-    marks.key_python(PYTHON)(7)
+    marks.key_python(PYTHON, 7)
     before = mark()
     PYTHON.seed(7)
     assert mark() != before
@@ -160,16 +178,17 @@ def test_words_of_a_seed_are_those_of_numpy_and_torch(key: int) -> None:
 @pytest.mark.parametrize("drawn", ["nothing", "a number of a pair"])
 @pytest.mark.parametrize("found", ["in memory", "not in memory"])
 @pytest.mark.parametrize("key", KEYS)
-def test_pythons_generator_gets_torchs_words_turned_by_half(
-    key: int, found: str, drawn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if found == "not in memory":
-        monkeypatch.setattr(marks, "_where_python_has_it", lambda: None)
+def test_pythons_generator_gets_torchs_words_turned_by_half(key: int, found: str, drawn: str) -> None:
     generator = random.Random(3)
     if drawn != "nothing":
         generator.gauss(0, 1)
-    TORCH_GLOBAL.manual_seed(key)
-    marks.key_python(generator)(key & 0xFFFFFFFF)
+    if found == "in memory":
+        libraries = [type(library)() for library in LIBRARIES[:3]]
+        together = marks.key_together(libraries[0], generator, libraries[1], None, libraries[2])
+        assert together is not None
+        together(key)
+    else:
+        marks.key_python(generator, key)
     words = expected_words(key)
     assert generator.getstate() == (3, (*words[312:], *words[:312], 624), None)
 
@@ -186,31 +205,23 @@ def test_what_a_loop_draws_is_parked_without_words_being_made(monkeypatch: pytes
     assert draws.found_more()
 
 
-def test_words_that_torch_has_gone_on_from_are_not_pythons() -> None:
-    """The key says what it is: whatever has been drawn from torch's generator in between."""
-    generator, other = random.Random(3), random.Random(4)
-    key_it, key_other = marks.key_python(generator), marks.key_python(other)
-    TORCH_GLOBAL.manual_seed(7)
-    key_it(7)
-    torch.rand(700)
-    key_other(7)
-    assert generator.getstate() == other.getstate()
-
-
 def test_the_training_process_draws_the_same_where_words_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn(libraries: list[Any]) -> list[Any]:
+    def drawn(key_all: Callable[[int], None]) -> list[Any]:
         found = []
         for key in KEYS:
-            for library in libraries:
-                library.key(key)
+            key_all(key)
             found.append((random.random(), float(torch.rand(())), float(np.random.rand()), random.getrandbits(9000)))
         return found
 
-    kinds = [type(library) for library in LIBRARIES]
-    in_memory = drawn([kind() for kind in kinds])
+    def one_by_one(key: int) -> None:
+        for library in libraries:
+            library.key(key)
+
+    in_memory = drawn(key_everything)
     monkeypatch.setattr(marks, "_where_torch_has_it", lambda: None)
     monkeypatch.setattr(marks, "_where_python_has_it", lambda: None)
-    assert drawn([kind() for kind in kinds]) == in_memory
+    libraries = [type(library)() for library in LIBRARIES]
+    assert drawn(one_by_one) == in_memory
 
 
 def test_libraries_do_not_draw_the_same_numbers() -> None:
