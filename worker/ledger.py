@@ -7,6 +7,8 @@ follow each other are one range, so that an epoch takes one line, and the chain 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import operator
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ TOGETHER = 256
 """Batches that are added at once, at a third of the price of one after each step."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Range:
     """Batches of `batch` positions each, the last one perhaps smaller, over [first, last) of an epoch."""
 
@@ -51,18 +53,21 @@ class Chain:
     link: bytes = _START
     ranges: list[Range] = field(default_factory=list)
 
-    def add(self, epoch: int, first: int, last: int, ends: bool) -> None:
-        self.link = _sha256(self.link + _pack(epoch, first, last, ends)).digest()
-        if self.ranges:
-            now = self.ranges[-1]
+    def add(self, spans: Iterable[Span]) -> None:
+        """In their order."""
+        link, now = self.link, self.ranges[-1] if self.ranges else None
+        for _, epoch, first, last, ends in spans:
+            link = _sha256(link + _pack(epoch, first, last, ends)).digest()
             if (
-                (now.last == first and now.epoch == epoch and not now.ends_epoch)
+                (now is not None and now.last == first and now.epoch == epoch and not now.ends_epoch)
                 and 0 < last - first <= now.batch
                 and (first - now.first) % now.batch == 0
             ):
                 now.last, now.ends_epoch = last, ends
-                return
-        self.ranges.append(Range(epoch, first, last, last - first, ends))
+            else:
+                now = Range(epoch, first, last, last - first, ends)
+                self.ranges.append(now)
+        self.link = link
 
 
 class Ledger:
@@ -74,12 +79,8 @@ class Ledger:
 
     def add(self, spans: Iterable[Span]) -> None:
         """Of one loader in their order."""
-        chains = self.chains
-        for loader, epoch, first, last, ends in spans:
-            chain = chains.get(loader)
-            if chain is None:
-                chain = chains[loader] = Chain()
-            chain.add(epoch, first, last, ends)
+        for loader, of_one in itertools.groupby(spans, operator.itemgetter(0)):
+            self.chains.setdefault(loader, Chain()).add(of_one)
 
     def head(self) -> str:
         """One hash over the links of all loaders, in hexadecimal."""
