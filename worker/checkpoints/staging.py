@@ -3,8 +3,10 @@ and large states are copied by more than one thread, as one core moves half of w
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +17,7 @@ from .pieces import identity, local_of, rebuild, tensors
 _THREADS = 4
 _ALONE = 8 << 20
 """Bytes of a state below which a further thread costs more than it saves."""
-_PART = 4 << 20
+_PART = 1 << 20
 """Bytes that a thread copies at a time: few enough that none waits for another's last part for long, and as many that
 what Python does for each part is a hundredth of the copy."""
 
@@ -78,8 +80,8 @@ def fill(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
     def work() -> None:
         with torch.inference_mode(mode):
-            for buffer, tensor in parts:
-                buffer.copy_(tensor)
+            for copy in parts:
+                copy()
 
     with ThreadPoolExecutor(helpers, "staging") as pool:
         others = [pool.submit(work) for _ in range(helpers)]
@@ -88,14 +90,22 @@ def fill(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         other.result()
 
 
-def _parts(buffer: torch.Tensor, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The same copy in parts of rows, where these are large and lie one behind the other."""
-    if buffer.numel() * buffer.element_size() <= _PART or type(tensor) is not torch.Tensor:
-        return iter([(buffer, tensor)])
-    if not (buffer.is_contiguous() and tensor.is_contiguous()):
-        return iter([(buffer, tensor)])
-    count = _PART // buffer.element_size()
-    return zip(buffer.view(-1).split(count), tensor.view(-1).split(count), strict=True)
+def _parts(buffer: torch.Tensor, tensor: torch.Tensor) -> Iterator[Callable[[], object]]:
+    """The same copy in parts, where both are plain memory: the C library's memmove passes the caches by, which takes a
+    third less time than torch's own copy."""
+    alike = buffer.shape == tensor.shape and buffer.dtype == tensor.dtype
+    if not (alike and _is_memory(buffer) and _is_memory(tensor)):
+        yield functools.partial(buffer.copy_, tensor)
+        return
+    to, of, size = buffer.data_ptr(), tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    for at in range(0, size, _PART):
+        yield functools.partial(ctypes.memmove, to + at, of + at, min(_PART, size - at))
+
+
+def _is_memory(tensor: torch.Tensor) -> bool:
+    """Whether the elements lie in host memory one behind the other, as they are."""
+    plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return plain and not (tensor.is_quantized or tensor.is_neg() or tensor.is_conj()) and tensor.is_contiguous()
 
 
 def size_of(state: Any) -> int:
