@@ -80,6 +80,8 @@ class C10dStore(HostedLeadership):
         # These counters only grow; one that went back was written by another program.
         self._log_seen = (0, 0)
         self._newest_version_seen = 0
+        self._newest_received = -1
+        """Of the announcements that this session has read."""
         self._host_count = NO_BEAT
 
     @property
@@ -133,6 +135,7 @@ class C10dStore(HostedLeadership):
         self._published, self._compaction = Published(), Compaction()
         self._log_seen = (0, 0)
         self._newest_version_seen = 0
+        self._newest_received = -1
         for counter in self._keys.counters:
             # Not create, which would set a counter again that others have incremented.
             self._client.compare_set(counter, b"", b"0")
@@ -169,7 +172,10 @@ class C10dStore(HostedLeadership):
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         deadline = time.monotonic() + timeout_s
-        newest, value = self._newest_round(after + 1)
+        newest, value = after, b""
+        if after != self._newest_received:
+            newest, value = self._newest_round(after + 1)
+        # Else the next one has hardly been announced already; if so, and deleted again, the wait ends in vain first.
         if newest <= after:
             announced = self._client.wait(self._keys.round(after + 1), deadline - time.monotonic())
             head, value = self._newest_round(after + 1)
@@ -177,10 +183,11 @@ class C10dStore(HostedLeadership):
             if newest <= after:
                 return None
         while True:
-            if newest == after + 1 and value:
-                return newest, value
-            key = self._keys.round(newest)
-            if value := self._client.get([key]).get(key, b""):
+            if newest != after + 1 or not value:
+                key = self._keys.round(newest)
+                value = self._client.get([key]).get(key, b"")
+            if value:
+                self._newest_received = newest
                 return newest, value
             # Else newer ones were announced, and this one deleted.
             tried, newest = newest, max(newest, self._count(self._keys.round_head))

@@ -85,6 +85,12 @@ class Wire:
             self.put(key, value)
         return holds
 
+    def enter(self, key: str, value: bytes) -> bytes:
+        # In two messages, so that anything may happen between what the server takes one behind the other.
+        holds: bytes = self._ask("compare_set", key, b"", value)
+        self.put(key, value)
+        return holds
+
     def compare_set(self, key: str, expected: bytes, value: bytes) -> bytes:
         holds: bytes = self._ask("compare_set", key, expected, value)
         return holds
