@@ -63,7 +63,7 @@ class Published:
             if number <= last:
                 most = self._compacted + MAX_UNCOMPACTED
                 raise foreign_count(where, keys.log_head, str(number).encode("ascii"), most, last + 1)
-            # An entry that was made void is replaced: the reader is past it, and one that begins anew reads more, not less.
+            # A void entry is replaced: the reader is past it, and a reader that begins anew reads more, not less.
             if client.enter(keys.notification(number), self._node_id) == self._node_id:
                 self._key, self.number = keys.notification(number), number
                 return
