@@ -50,3 +50,13 @@ def test_two_killed_ranks_go_on_exactly(python: str, tmp_path: Path, tool: str) 
     assert differences(whole, killed) == []
     assert killed.reported()["end", 3] == whole.reported()["end", 3]
     assert again(killed) <= len(whole.batches()) + 2 * unkept(killed)
+
+
+@pytest.mark.parametrize("tool", ["accelerate", "fabric", "hugging_face"])
+def test_a_killed_job_goes_on_exactly_with_another_number_of_ranks(python: str, tmp_path: Path, tool: str) -> None:
+    """Two ranks, then four, then one: each sample once, in the batch and with the draws that it has with one rank."""
+    whole = Job(tmp_path, "whole", MODE=f"{tool} ours", ELASTIC_AGENT_SAVE_EVERY="1").life()
+    resized = Job(tmp_path, "resized", MODE=f"{tool} ours", ELASTIC_AGENT_SAVE_EVERY="1")
+    resized.life(2, KILL="0:9").life(4, KILL="1:5", PROCESSES="1").life(1, PROCESSES="2")
+    play(python, SCRIPT, [whole, resized], IMPORTS[tool])
+    assert differences(whole, resized) == []
