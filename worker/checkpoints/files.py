@@ -176,22 +176,31 @@ def read_file(path: Path) -> bytes:
 def sums_of(path: Path) -> Content:
     """Reads a whole file and gives what it holds. A long one is read by several threads, pieces at a time."""
     length = os.stat(path).st_size
-    firsts = range(0, length, PIECE)
+    sums = [0] * -(-length // PIECE)
+    numbers = iter(range(len(sums)))  # gives each piece to one thread
 
-    def sum_of(first: int) -> int:
-        with Reader(path, first, min(PIECE, length - first)) as file:
-            # It begins with a page. A large bytearray begins 16 bytes behind one, and there the kernel's copy out of
-            # its own pages takes some processors (AMD's Zen 3) two and a half times as long.
-            buffer, value = memoryview(mmap.mmap(-1, _BUFFER)), 0
-            while count := file.readinto(buffer):
-                value = crc32(buffer[:count], value)
-            return value
+    def add() -> None:
+        # It begins with a page. A large bytearray begins 16 bytes behind one, and there the kernel's copy out of its
+        # own pages takes some processors (AMD's Zen 3) two and a half times as long.
+        buffer = memoryview(mmap.mmap(-1, _BUFFER))
+        with Reader(path, 0, length) as file:
+            for number in numbers:
+                left, value = min(PIECE, length - number * PIECE), 0
+                file.seek(number * PIECE)
+                while left and (count := file.readinto(buffer[:left])):
+                    value, left = crc32(buffer[:count], value), left - count
+                sums[number] = value
 
-    threads = min(len(firsts), len(os.sched_getaffinity(0)), _THREADS)
-    if threads < 2:
-        return Content(length, tuple(map(sum_of, firsts)))
-    with ThreadPoolExecutor(threads, "checkpoint-reader") as pool:
-        return Content(length, tuple(pool.map(sum_of, firsts)))
+    others = min(len(sums), len(os.sched_getaffinity(0)), _THREADS) - 1
+    if others < 1:
+        add()
+        return Content(length, tuple(sums))
+    with ThreadPoolExecutor(others, "checkpoint-reader") as pool:
+        waiting = [pool.submit(add) for _ in range(others)]
+        add()
+    for each in waiting:
+        each.result()
+    return Content(length, tuple(sums))
 
 
 def check_file(path: Path, content: Content) -> None:
