@@ -88,10 +88,9 @@ class Run:
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders: dict[str, Loader] = {}
-        self._reductions = Reductions(self._world)
+        self._reductions, self._exchanges = Reductions(self._world), Exchanges()
         self._early = EarlyEnd(stop_before, self.log)
         self._keyed_by_batch = self._streamed = False
-        self._exchanges = Exchanges()
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
