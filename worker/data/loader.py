@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
-from ..keys import key_of, mix
+from ..keys import key_of, mix, mixed
 from .batching import Batching
 from .context import Context, iteration
 from .cursors import Account, Cursor, Pass, Span, span_of
@@ -23,6 +23,10 @@ from .streams import SampledSource, StreamSource, check_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sized
+
+
+_KEYS_AHEAD = 64
+"""Keys of batches that are computed at once."""
 
 
 class Loader:
@@ -242,7 +246,7 @@ class Loader:
         epoch, last = cursor.ahead()
         cut, key, undecided = self._cut(epoch), self._key_of(epoch), self._train is None
         read, end, size = self._reader(epoch, last, cut), cut.end, cut.batch
-        alone = cut.size == 1 and not self._of_batches
+        alone, keys = cut.size == 1 and not self._of_batches, list[int]()
         while (first := last) < end:
             if (last := first + size) > end:
                 last = end
@@ -258,8 +262,9 @@ class Loader:
             if of_shards:
                 yield self._hand(span, weight, batch)
             else:  # as `_hand`
+                keys = keys or mixed(key, first, min(_KEYS_AHEAD, -(-(end - first) // size)), size)[::-1]
                 account.hand_out(span)
-                context.handed_out(mix(key, first))
+                context.handed_out(keys.pop())
                 self.weight = weight
                 yield batch
         self._before_next(going, account, cursor)

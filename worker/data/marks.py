@@ -14,7 +14,7 @@ import ctypes
 import random
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -141,6 +141,14 @@ class Keyed(Protocol):
         """The same, and sets `known`."""
 
 
+class Together(NamedTuple):
+    """Of the global generators of torch, Python and numpy."""
+
+    key: Callable[[int], None]
+    undrawn: Callable[[], bool]
+    """Whether nobody has drawn from any of these three since it was keyed, or parked."""
+
+
 def key_together(
     torchs: Keyed,
     generator: random.Random,
@@ -148,8 +156,8 @@ def key_together(
     library: Any,
     numpys: Keyed,
     further: Sequence[Keyed] = (),
-) -> Callable[[int], None] | None:
-    """A function that keys the global generators of torch, of the module `random` (`generator`) and of numpy (`library`
+) -> Together | None:
+    """What keys the global generators of torch, of the module `random` (`generator`) and of numpy (`library`
     is `numpy.random`; None: nobody has imported it), as their own `key` does, at a tenth of the price: torch's words
     are copied; and then those that are given further. None where words are not found in memory.
 
@@ -189,7 +197,11 @@ def key_together(
         for one in further:
             one.key(key)
 
-    return key
+    def undrawn() -> bool:
+        alike = mark_torch() == torchs.known and mark_python() == pythons.known and seen() == numpys.known
+        return alike and current() is bits
+
+    return Together(key, undrawn)
 
 
 def key_python(generator: random.Random, key: int) -> None:

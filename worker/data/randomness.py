@@ -150,18 +150,14 @@ LIBRARIES: tuple[Library, ...] = (_TORCH, _PYTHON, _NUMPY, *FURTHER)
 """All that is keyed and looked at."""
 
 
-def _keyer() -> Callable[[int], None]:
-    found = getattr(sys.modules.get("numpy"), "random", None)
-    together = key_together(_TORCH, _PYTHON.generator, _PYTHON, found, _NUMPY, FURTHER)
-
-    def one_by_one(key: int) -> None:
-        for library in (_TORCH, _PYTHON, _NUMPY, *FURTHER):
-            library.key(key)
-
-    return together or one_by_one
+def _key_one_by_one(key: int) -> None:
+    for library in (_TORCH, _PYTHON, _NUMPY, *FURTHER):
+        library.key(key)
 
 
-key_everything = _keyer()
+_FOUND = getattr(sys.modules.get("numpy"), "random", None)
+_TOGETHER = key_together(_TORCH, _PYTHON.generator, _PYTHON, _FOUND, _NUMPY, FURTHER)
+key_everything = _key_one_by_one if _TOGETHER is None else _TOGETHER.key
 """Keys the global generators of this process."""
 
 
@@ -179,6 +175,8 @@ class Draws:
         self._in_use: tuple[Library, ...] = LIBRARIES if always else ()
         self._others: tuple[Library, ...] = () if always else LIBRARIES
         self._held, self._on_sample = held, on_sample
+        self._undrawn = _TOGETHER.undrawn if _TOGETHER and self._others == (_TORCH, _PYTHON, _NUMPY) else None
+        """Looks into all the others at once, where they are these."""
 
         self.keyed = always or bool(held) or on_sample is not None
         """Whether anything is keyed for each sample."""
@@ -201,6 +199,8 @@ class Draws:
 
     def park(self) -> None:
         """Before a batch: a draw from a library that is not in use would show."""
+        if (undrawn := self._undrawn) is not None and undrawn():
+            return
         for library in self._others:
             if library.mark() != library.known:
                 library.park()
@@ -208,6 +208,8 @@ class Draws:
     def found_more(self) -> bool:
         """After a batch: whether a library that was parked has drawn. It counts as in use from now on. One that the
         batch itself has imported is in use as well: nobody has parked it."""
+        if (undrawn := self._undrawn) is not None and undrawn():
+            return False
         for library in self._others:
             if library.mark() != library.known:
                 break
@@ -216,7 +218,7 @@ class Draws:
         found = tuple(library for library in self._others if library.mark() != library.known)
         self._in_use += found
         self._others = tuple(library for library in self._others if library not in found)
-        self.keyed = True
+        self.keyed, self._undrawn = True, None
         return True
 
 

@@ -144,10 +144,10 @@ def test_generators_whose_words_are_not_found_are_keyed_one_by_one(where: str, m
 
 def test_numpy_may_be_imported_after_the_first_key() -> None:
     torchs, pythons, numpys = (type(library)() for library in LIBRARIES[:3])
-    key = marks.key_together(torchs, random.random.__self__, pythons, None, numpys)  # type: ignore[attr-defined]
-    assert key is not None
+    together = marks.key_together(torchs, random.random.__self__, pythons, None, numpys)  # type: ignore[attr-defined]
+    assert together is not None
     for _ in range(2):
-        key(7)
+        together.key(7)
         assert np.random.get_state()[1].tolist() == expected_words(7)
 
 
@@ -186,7 +186,7 @@ def test_pythons_generator_gets_torchs_words_turned_by_half(key: int, found: str
         libraries = [type(library)() for library in LIBRARIES[:3]]
         together = marks.key_together(libraries[0], generator, libraries[1], None, libraries[2])
         assert together is not None
-        together(key)
+        together.key(key)
     else:
         marks.key_python(generator, key)
     words = expected_words(key)
