@@ -168,13 +168,10 @@ def key_together(
     where, place = _where_torch_has_it(), _where_python_has_it()
     if where is None or place is None:
         return None
-    bits = None if library is None else _generator_of(library)
-    if type(bits).__name__ != "MT19937":
-        bits = None
-    half, words = 4 * _HALF, _seeded(where)
-    first, second = words[:half], words[half:]
-    state = _bytes_at(id(generator) + place, 4 * (_WORDS + 1))
-    read, low, high = state[:4].cast("I"), state[4 : 4 + half], state[4 + half :]
+    found = None if library is None else _generator_of(library)
+    bits = found if type(found).__name__ == "MT19937" else None
+    words, state = _seeded(where), _bytes_at(id(generator) + place, 4 * (_WORDS + 1))
+    (first, second), read, (low, high) = _halves(words), state[:4].cast("I"), _halves(state[4:])
     target = words if bits is None else _bytes_at(bits.ctypes.state_address, 4 * _WORDS)
     seen = numpys.mark if bits is None else _numpys_words(bits.ctypes.state_address)
     current = getattr(library, "get_bit_generator", lambda: bits)
@@ -202,6 +199,10 @@ def key_together(
         return alike and current() is bits
 
     return Together(key, undrawn)
+
+
+def _halves(words: memoryview) -> tuple[memoryview, memoryview]:
+    return words[: 4 * _HALF], words[4 * _HALF :]
 
 
 def key_python(generator: random.Random, key: int) -> None:
