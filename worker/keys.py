@@ -13,6 +13,8 @@ from typing import Any
 
 MASK_64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_FEW = 20
+"""Numbers below which a loop of Python's is as fast as numpy."""
 
 
 def key_of(*parts: int | str) -> int:
@@ -32,10 +34,9 @@ def mix(key: int, number: int) -> int:
 def mixed(key: int, first: int, count: int, step: int = 1) -> list[int]:
     """`mix(key, number)` for `count` numbers from `first` on, so far from each other; at a tenth of the price where
     there are hundreds."""
-    if count < 20:
+    if count < _FEW:
         return [mix(key, number) for number in range(first, first + count * step, step)]
-    numpy: Any = sys.modules.get("numpy")
-    if hasattr(numpy, "uint64"):
+    if (numpy := _imported_numpy()) is not None:
         return _mixed_with(numpy, key, first, count, step).tolist()  # type: ignore[no-any-return]
     import torch
 
@@ -44,6 +45,12 @@ def mixed(key: int, first: int, count: int, step: int = 1) -> list[int]:
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
     z = z ^ ((z >> 31) & ((1 << 33) - 1))
     return [number & MASK_64 for number in z.tolist()]
+
+
+def _imported_numpy() -> Any:
+    """numpy where torch has imported it, else None."""
+    numpy = sys.modules.get("numpy")
+    return numpy if hasattr(numpy, "uint64") else None
 
 
 def _mixed_with(numpy: Any, key: int, first: int, count: int, step: int = 1) -> Any:
@@ -67,8 +74,7 @@ def _signed(number: int) -> int:
 
 def belows(key: int, count: int) -> list[int]:
     """Of each number below `count`, 2**32 at most, a draw from 0 to the number: `below(key, number, number + 1)`."""
-    numpy: Any = sys.modules.get("numpy")
-    if count < 20 or not hasattr(numpy, "uint64"):
+    if count < _FEW or (numpy := _imported_numpy()) is None:
         return [(draw * (number + 1)) >> 64 for number, draw in enumerate(mixed(key, 0, count))]
     word = numpy.uint64
     draws, limits = _mixed_with(numpy, key, 0, count), numpy.arange(1, count + 1, dtype=word)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import mmap
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -13,15 +12,13 @@ from typing import IO, Any, cast
 import torch
 
 from ..errors import CheckpointDamaged
+from ..threads import share
 from .crc import crc32
 
 PIECE = 16 << 20
 """Bytes that one checksum is for."""
 _BUFFER = 256 << 10
 """Bytes read at a time: they are still in the processor's cache when their checksum is computed."""
-
-_THREADS = 4
-"""Threads that read one file; a checksum lets others run while it is computed."""
 
 
 @dataclass(frozen=True)
@@ -191,15 +188,7 @@ def sums_of(path: Path) -> Content:
                     value, left = crc32(buffer[:count], value), left - count
                 sums[number] = value
 
-    others = min(len(sums), len(os.sched_getaffinity(0)), _THREADS) - 1
-    if others < 1:
-        add()
-        return Content(length, tuple(sums))
-    with ThreadPoolExecutor(others, "checkpoint-reader") as pool:
-        waiting = [pool.submit(add) for _ in range(others)]
-        add()
-    for each in waiting:
-        each.result()
+    share(add, len(sums), "checkpoint-reader")
     return Content(length, tuple(sums))
 
 

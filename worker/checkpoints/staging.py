@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
+from ..threads import MOST, share
 from .pieces import identity, local_of, rebuild, tensors
 
-_THREADS = 4
 _ALONE = 8 << 20
 """Bytes of a state below which a further thread costs more than it saves."""
 _PART = 1 << 20
@@ -68,9 +66,7 @@ class Staging:
 
 def fill(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Copies each second tensor into the first one; all of it is there on return. Raises what a copy raises."""
-    size = sum(buffer.numel() * buffer.element_size() for buffer, _ in pairs)
-    helpers = min(_THREADS, len(os.sched_getaffinity(0))) - 1 if size >= _ALONE else 0
-    if helpers <= 0:
+    if sum(buffer.numel() * buffer.element_size() for buffer, _ in pairs) < _ALONE:
         for buffer, tensor in pairs:
             buffer.copy_(tensor)
         return
@@ -83,11 +79,7 @@ def fill(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
             for copy in parts:
                 copy()
 
-    with ThreadPoolExecutor(helpers, "staging") as pool:
-        others = [pool.submit(work) for _ in range(helpers)]
-        work()
-    for other in others:
-        other.result()
+    share(work, MOST, "staging")
 
 
 def _parts(buffer: torch.Tensor, tensor: torch.Tensor) -> Iterator[Callable[[], object]]:

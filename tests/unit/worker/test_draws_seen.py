@@ -20,7 +20,6 @@ from elastic_agent.worker.keys import mix
 np: Any = importlib.import_module("numpy")
 TORCH = torch.Generator()
 PYTHON = random.Random()
-TORCH_GLOBAL = torch.default_generator
 
 KINDS: dict[str, tuple[marks.Mark, Callable[[int], Any], Callable[[int], Any]]] = {
     "torch": (marks.mark_of_torch(TORCH), TORCH.manual_seed, lambda n: torch.rand(n, generator=TORCH)),
