@@ -27,6 +27,7 @@ NR_CLONE3 = 435
 CLONE_INTO_CGROUP = 1 << 33
 CLONE_ARGUMENTS = 11
 """Numbers of 64 bits in the structure that clone3 takes; the fifth is the signal at exit, the last the cgroup."""
+CREATE_TRIES = 3
 RELEASE_TRIES = 10
 """How often what is released is looked for again, as it may fork meanwhile."""
 EMPTY_WAIT_S = 1.0
@@ -108,23 +109,27 @@ def move(pid: bytes, target: str) -> None:
 
 def create(parent: str) -> Cgroup | None:
     """Create a cgroup below `parent`; None where the host refuses that, or where it cannot be killed as a whole."""
-    path = f"{parent}/{PREFIX}{os.urandom(8).hex()}"
-    try:
-        os.mkdir(path, 0o755)
-    except OSError:
-        return None  # read-only, another user's, or too many of them: the usual case
-    fds: list[int] = []
-    try:
-        fds.append(lock(path))
-        fds.append(os.open(f"{path}/cgroup.procs", os.O_WRONLY))
-        cgroup = Cgroup(path, fds[0], fds[1])
-        if os.path.exists(f"{path}/cgroup.kill") and may_enter(cgroup):
-            return cgroup
-    except OSError:
-        pass  # as above
-    for fd in fds:
-        os.close(fd)
-    remove(path)
+    for _ in range(CREATE_TRIES):
+        path = f"{parent}/{PREFIX}{os.urandom(8).hex()}"
+        try:
+            os.mkdir(path, 0o755)
+        except OSError:
+            return None  # read-only, another user's, or too many of them: the usual case
+        fds: list[int] = []
+        try:
+            fds.append(lock(path))
+            fds.append(os.open(f"{path}/cgroup.procs", os.O_WRONLY))
+            cgroup = Cgroup(path, fds[0], fds[1])
+            if os.path.exists(f"{path}/cgroup.kill") and may_enter(cgroup):
+                return cgroup
+            refused = True
+        except OSError:
+            refused = False  # another agent that removes leftovers locked it first, or it may not be opened
+        for fd in fds:
+            os.close(fd)
+        remove(path)
+        if refused:
+            break
     return None
 
 

@@ -22,9 +22,7 @@ class PrivateFolder:
         """Makes the directory. Raises OSError if that is not possible."""
         where = _place()
         _sweep(where)
-        self.path = tempfile.mkdtemp(prefix=PREFIX, dir=where)
-        self._lock = os.open(os.path.join(self.path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path, self._lock = _locked_directory(where)
         # Where a program ends without a shutdown; what stops its workers was registered later, so it runs before.
         atexit.register(self.remove)
 
@@ -53,6 +51,19 @@ def _place() -> str:
         return tempfile.gettempdir()
     fits = room.f_bavail * room.f_frsize >= ROOM_BYTES and os.access(MEMORY, os.W_OK | os.X_OK)
     return MEMORY if fits else tempfile.gettempdir()
+
+
+def _locked_directory(where: str) -> tuple[str, int]:
+    """A new directory, and the descriptor that holds its lock."""
+    while True:
+        path = tempfile.mkdtemp(prefix=PREFIX, dir=where)
+        name = os.path.join(path, LOCK)
+        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.path.exists(name):
+            return path, lock
+        # Another trainer that removes leftovers locked it first, and has removed it.
+        os.close(lock)
 
 
 def _sweep(where: str) -> None:

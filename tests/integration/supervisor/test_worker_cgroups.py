@@ -73,6 +73,30 @@ def test_a_worker_is_forked_into_its_cgroup_where_the_kernel_can(refused: bool) 
 
 
 @cgroup_only
+def test_a_cgroup_is_made_while_another_agent_removes_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if that one removes it between its making and its locking."""
+    parent, swept = cgroups.delegated(), []
+    lock = cgroups.lock
+
+    def lock_late(path: str) -> int:
+        if not swept:
+            swept.append(path)
+            os.rmdir(path)
+        return lock(path)
+
+    monkeypatch.setattr(cgroups, "lock", lock_late)
+    monkeypatch.setattr(cgroups, "may_enter", lambda cgroup: True)  # it forks: for a process with one thread
+    made = cgroups.create(parent)
+    assert made is not None
+    assert swept
+    assert not os.path.exists(swept[0])
+    os.close(made.lock)
+    os.close(made.procs)
+    made.remove()
+    assert not os.path.exists(made.path)
+
+
+@cgroup_only
 def test_workers_start_in_a_cgroup_that_was_killed(supervisor: Supervisor) -> None:
     """Linux 6.18 kills what is forked into such a one."""
     for _ in range(2):
