@@ -215,7 +215,8 @@ class Job:
 
     def _failed(self, what: str, cause: WorkerFailure | None = None) -> TrainingFailed:
         with self._lock:
-            cause = cause or _cause(self._failures)
+            # As judged by all exits of the round: a worker that lost its peer may be seen to exit before that one.
+            cause = cause or self._counted or _cause(self._failures)
         if cause is None:
             return TrainingFailed(f"workers {what}", node=self.name)
         said = self._told_by(cause)

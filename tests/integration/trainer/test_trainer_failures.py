@@ -6,13 +6,16 @@ once in what `train` returns.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import pty
 import random
 import re
+import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -140,9 +143,35 @@ def test_a_worker_that_is_killed_in_a_validation_costs_nothing(tmp_path: Path) -
     assert killed == [pid]
 
 
-def test_a_worker_that_fails_again_ends_the_call(tmp_path: Path) -> None:
+class Late(training.Watched):
+    """Rank 1 fails after rank 0, which has lost its connection to it, has ended."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        pids: list[int] = [0, 0]
+        torch.distributed.all_gather_object(pids, os.getpid())
+        self.peer = os.pidfd_open(pids[0])
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        if batch_info["batch_idx"] == 3 and self.world_rank == 1:
+            for name in os.listdir("/proc/self/fd"):
+                shut_internet(int(name))
+            assert select.select([self.peer], [], [], 60)[0]
+        return super().train_batch(batch, batch_info)
+
+
+def shut_internet(fd: int) -> None:
+    """End this connection if it is one of TCP."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            connection.getpeername()  # one that listens has none
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("operator", [training.Watched, Late], ids=["first", "after its peer"])
+def test_a_worker_that_fails_again_ends_the_call(tmp_path: Path, operator: type[training.Watched]) -> None:
     """After `max_retries` restarts: the cause, with rank, node and the worker's traceback; the same for later calls."""
-    broken = settings(tmp_path / "seen", config={"fails": "this sample is broken"})
+    broken = settings(tmp_path / "seen", config={"fails": "this sample is broken"}, training_operator_cls=operator)
     with TorchTrainer(**broken) as trainer:
         with pytest.raises(TrainingFailed, match="ValueError: this sample is broken") as caught:
             trainer.train(max_retries=1)
