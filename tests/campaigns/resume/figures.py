@@ -134,7 +134,7 @@ def costs(rounds: int) -> list[Figure]:
         Figure(f"{what}, batch 32, beside a plain loader", ratio(tiny, 32, rounds), 1.08, ""),
         Figure(f"{what}, batch 256", ratio(Tiny(256 * 60), 256, rounds), 1.08, ""),
         Figure(f"{what}, batch 32, the dataset draws", ratio(Drawing(32 * 150), 32, rounds), 1.25, ""),
-        Figure("the same, samples of 200 us", ratio(Slow(32 * 10), 32, 8 * rounds), 1.005, ""),
+        Figure("the same, samples of 200 us", ratio(Slow(32 * 150), 32, 3 * rounds), 1.005, ""),
         Figure("the same, tiny, main process with 2 loader processes", ratio(tiny, 32, rounds, 2), 1.0, ""),
     ]
 
