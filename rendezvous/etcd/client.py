@@ -17,6 +17,7 @@ Reads and transactions are linearizable. Why not an existing client: docs/adr/00
 
 from __future__ import annotations
 
+import queue
 import random
 from collections.abc import Sequence
 
@@ -24,10 +25,11 @@ from ...proto import etcd_pb2 as pb
 from ...proto.frozen import dataclass
 from ..endpoint import Endpoint
 from . import ops
-from .cluster import EtcdCluster, Method
+from .cluster import EtcdCluster, Method, Server
 from .credentials import Login, Tls
-from .errors import EtcdAnswerTooLong, EtcdCompacted, EtcdLeaseExists, EtcdLeaseGone
+from .errors import EtcdAnswerTooLong, EtcdCompacted, EtcdLeaseExists, EtcdLeaseGone, EtcdUnknown
 from .retries import CALL_S, Calls
+from .streams import LongStream
 from .watch import Watch, open_watch
 
 RANGE = Method(
@@ -102,6 +104,7 @@ class EtcdClient:
         self.call_s = call_s
         """Bound on a call, in seconds."""
         self._calls = Calls(self._cluster, call_s)
+        self._renewals: LongStream[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse] | None = None
 
     def session(self) -> EtcdClient:
         """Another session on the same channels, for another thread; closing one leaves the other open."""
@@ -217,6 +220,25 @@ class EtcdClient:
         what = f"renewal of lease {lease.id:x}"
         answer = self._calls.call(KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease.id), what)
         self._check_lease(lease.id, answer.TTL, what)
+
+    def keep_alive(self, lease: Lease) -> None:
+        """As `renew`, on a stream that stays open for the next one. One thread at a time."""
+        what = f"renewal of lease {lease.id:x}"
+        request = pb.LeaseKeepAliveRequest(ID=lease.id)
+
+        def attempt(server: Server, timeout_s: float) -> int:
+            if self._renewals is None or self._renewals.ended or self._renewals.server is not server:
+                self._renewals = LongStream(self._calls, server, KEEP_ALIVE, "renewals")
+            self._renewals.send(request)
+            try:
+                answer = self._renewals.receive(timeout_s)
+            except queue.Empty:
+                self._renewals.close()  # a late answer would be taken for that of the next request
+                raise EtcdUnknown(f"etcd at {server}, {what}: no answer for {timeout_s:g} s") from None
+            self._cluster.check_header(server, answer.header, 0, linearizable=False)
+            return int(answer.TTL)
+
+        self._check_lease(lease.id, self._calls.retry(attempt, what, read_only=False), what)
 
     def left_s(self, lease: Lease) -> int:
         """Seconds until it expires without another renewal. Raises EtcdLeaseGone if it has ended."""

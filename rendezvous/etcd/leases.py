@@ -57,7 +57,7 @@ class Leases:
         """Renew the node's lease; returns its id. Raises EtcdLeaseGone if it has expired."""
         number = self.node(client, node)
         with self._lock:
-            client.renew(self._of_nodes[node])
+            client.keep_alive(self._of_nodes[node])
         return number
 
     def restart_job(self, client: EtcdClient) -> None:

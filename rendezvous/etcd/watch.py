@@ -8,8 +8,6 @@ revision (EtcdCompacted) must the reader read the keys anew.
 from __future__ import annotations
 
 import queue
-import threading
-from collections.abc import Iterator
 
 from ...proto import etcd_pb2 as pb
 from ..store import StoreError, StoreUnreachable
@@ -17,6 +15,7 @@ from . import ops
 from .cluster import Method, Server
 from .errors import EtcdClosed, EtcdCompacted, EtcdPermissionDenied, EtcdTokenRefused, EtcdWatchLost, error_of
 from .retries import Calls
+from .streams import LongStream
 
 WATCH = Method(
     "/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse.FromString, read_only=True, streaming=True
@@ -31,19 +30,11 @@ class Watch:
         self._calls = calls
         self._server = server
         self._what = what
-        self._stream_ended = threading.Event()
-        self._inbox: queue.SimpleQueue[pb.WatchResponse | StoreError] = queue.SimpleQueue()
         self._end: StoreError | None = None
-        self._closed = False
         self.next_revision = request.create_request.start_revision
         """All changes before this revision have been returned by `wait`."""
-        try:
-            self._call = server.stream(WATCH)(self._requests(request), metadata=calls.metadata())
-        except ValueError as why:  # raised by gRPC when the channel is closed
-            raise calls.error(server, what, why) from None
-        calls.register(self._call)
-        calls.cluster.add_stream(server, self._call)
-        threading.Thread(target=self._receive, name="elastic-agent-etcd-watch", daemon=True).start()
+        self._stream = LongStream(calls, server, WATCH, what)
+        self._stream.send(request)
 
     def wait(self, timeout_s: float) -> tuple[ops.Change, ...]:
         """Block until there is a change; returns all since the last call, in order. Empty if `timeout_s` passed first.
@@ -54,13 +45,11 @@ class Watch:
         changes: list[ops.Change] = []
         while self._end is None:
             try:
-                response = self._inbox.get(not changes, timeout_s)
+                changes += self._changes_in(self._stream.receive(timeout_s, block=not changes))
             except queue.Empty:
                 return tuple(changes)
-            try:
-                changes += self._changes_in(response)
             except StoreError as end:
-                self._end = end
+                self._end = _as_end(end)
                 self.close()
         if changes:
             return tuple(changes)
@@ -68,20 +57,18 @@ class Watch:
 
     def close(self) -> None:
         """End the watch; a blocked `wait` raises EtcdClosed. Idempotent."""
-        self._closed = True
-        self._call.cancel()  # ends the receiving thread, which releases the rest
+        self._stream.close()
 
     def wait_created(self, timeout_s: float) -> None:
         """Block until the server has created the watch. Raises as `wait`, and EtcdWatchLost after `timeout_s`."""
         try:
-            response = self._inbox.get(timeout=timeout_s)
+            self._changes_in(self._stream.receive(timeout_s))
         except queue.Empty:
             raise EtcdWatchLost(f"etcd at {self._server}, {self._what}: no answer for {timeout_s:g} s") from None
-        self._changes_in(response)
+        except StoreUnreachable as end:
+            raise _as_end(end) from None
 
-    def _changes_in(self, response: pb.WatchResponse | StoreError) -> tuple[ops.Change, ...]:
-        if isinstance(response, StoreError):
-            raise response
+    def _changes_in(self, response: pb.WatchResponse) -> tuple[ops.Change, ...]:
         self._calls.cluster.check_header(self._server, response.header, 0, linearizable=False)
         if response.canceled:
             raise self._cancelled(response)
@@ -102,32 +89,12 @@ class Watch:
             return EtcdWatchLost(f"{begin} the server cancelled it ({response.cancel_reason or 'no reason given'})")
         return error
 
-    def _requests(self, request: pb.WatchRequest) -> Iterator[pb.WatchRequest]:
-        yield request
-        self._stream_ended.wait()
 
-    def _receive(self) -> None:
-        import grpc
-
-        end: StoreError = EtcdWatchLost(f"etcd at {self._server}, {self._what}: the server ended it")
-        try:
-            for response in self._call:
-                self._inbox.put(response)
-        except grpc.RpcError as why:
-            end = self._ended(why)
-        finally:
-            self._stream_ended.set()
-            self._calls.cluster.remove_stream(self._server, self._call)
-            self._calls.finish(self._call)
-            self._inbox.put(end)
-
-    def _ended(self, why: Exception) -> StoreError:
-        if self._closed:
-            return EtcdClosed(f"etcd at {self._server}, {self._what}: this process closed the watch")
-        error = self._calls.error(self._server, self._what, why)
-        if isinstance(error, StoreUnreachable) and not isinstance(error, EtcdClosed):
-            return EtcdWatchLost(str(error))
-        return error
+def _as_end(error: StoreError) -> StoreError:
+    """Why a watch ended."""
+    if isinstance(error, StoreUnreachable) and not isinstance(error, EtcdClosed):
+        return EtcdWatchLost(str(error))
+    return error
 
 
 def open_watch(calls: Calls, key: bytes, prefix: bool, start_revision: int) -> Watch:

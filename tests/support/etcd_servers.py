@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -244,6 +245,13 @@ class Servers:
                 if health.leader == health.member:
                     return member
         raise AssertionError("no member leads")
+
+    def counted(self, metric: str) -> int:
+        """What the first member has counted since its start: the sum over the lines that begin with this pattern."""
+        with urllib.request.urlopen(f"http://{self.endpoints[0]}/metrics", timeout=10) as answer:
+            found = re.findall(rf"^{metric}\S* (\S+)$", answer.read().decode(), re.MULTILINE)
+        assert found, metric
+        return sum(int(float(number)) for number in found)
 
     def ctl(self, *arguments: str, stdin: str | None = None) -> str:
         """Run etcdctl, an independent client, and return its output."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,10 +30,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
 def proposals(servers: Servers) -> int:
     """What the servers have agreed on and written to their disks: puts, deletions, transactions that may put, leases
     granted or ended; not reads, and not renewals."""
-    with urllib.request.urlopen(f"http://{servers.endpoints[0]}/metrics", timeout=10) as answer:
-        found = re.search(rb"^etcd_server_proposals_applied_total (\S+)$", answer.read(), re.MULTILINE)
-    assert found
-    return int(float(found[1]))
+    return servers.counted("etcd_server_proposals_applied_total")
 
 
 def test_agents_at_rest_write_nothing(servers: Servers) -> None:

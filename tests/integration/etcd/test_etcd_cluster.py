@@ -15,7 +15,14 @@ import pytest
 
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd.client import EtcdClient
-from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdFailed, EtcdReset, EtcdUnknown, EtcdWatchLost
+from elastic_agent.rendezvous.etcd.errors import (
+    EtcdClosed,
+    EtcdFailed,
+    EtcdLeaseGone,
+    EtcdReset,
+    EtcdUnknown,
+    EtcdWatchLost,
+)
 from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
 from elastic_agent.rendezvous.store import StoreUnreachable
 from support.etcd_servers import VERSIONS, Server, Servers, serving
@@ -97,8 +104,10 @@ def with_a_hung_server(three: Servers) -> tuple[float, float]:
     """How long a put took (s) while the server in use hung, and a renewal after it."""
     with closing(client_of_a_follower(three)) as client:
         lease = client.grant(60)
+        client.keep_alive(lease)
         with frozen(three, used_by(client, three)):
             took = seconds(lambda: client.put(Put(b"k", b"1"))), seconds(lambda: client.renew(lease))
+            client.keep_alive(lease)
             assert client.read(Read(b"k")).items[0].value == b"1"
         client.revoke(lease)
     return took
@@ -107,6 +116,21 @@ def with_a_hung_server(three: Servers) -> tuple[float, float]:
 def is_quick(put_s: float, renew_s: float) -> bool:
     """Whether a put passed over the hung server, and the renewal after it did not try that one again."""
     return put_s < HUNG_S and renew_s < HUNG_S / 4
+
+
+def test_heartbeats_go_on_at_another_server_when_theirs_hangs_or_dies(three: Servers) -> None:
+    """Their stream is on one server. An answer that comes late is not taken for that of a later heartbeat."""
+    with closing(client_of_a_follower(three)) as client:
+        lease = client.grant(60)
+        client.keep_alive(lease)
+        with frozen(three, used_by(client, three)):
+            assert seconds(lambda: client.keep_alive(lease)) < client.call_s
+        client.keep_alive(lease)
+        with killed(three, used_by(client, three)):
+            client.keep_alive(lease)
+        client.revoke(lease)
+        with pytest.raises(EtcdLeaseGone):
+            client.keep_alive(lease)
 
 
 def test_a_dead_server_is_skipped_at_once(three: Servers) -> None:
@@ -153,6 +177,7 @@ def test_without_a_quorum_nothing_is_applied_and_a_watch_ends(three: Servers) ->
 def test_a_client_survives_a_restart_of_all_servers(three: Servers, client: EtcdClient) -> None:
     """Its lease is valid, and a watch can continue from its `next_revision`."""
     lease = client.grant(60)
+    client.keep_alive(lease)
     client.put(Put(b"k", b"before", lease.id))
     watch = client.watch(b"k")
     with killed(three, *three.members):
@@ -161,7 +186,7 @@ def test_a_client_survives_a_restart_of_all_servers(three: Servers, client: Etcd
         with pytest.raises(EtcdFailed, match=r"no etcd server can be reached: .*refused"):
             client.read(Read(b"k"))
     client.put(Put(b"k", b"after", lease.id))
-    client.renew(lease)
+    client.keep_alive(lease)
     with closing(client.watch(b"k", start_revision=watch.next_revision)) as again:
         assert [change.item.value for change in again.wait(BOUND_S)] == [b"after"]
     client.revoke(lease)

@@ -75,8 +75,8 @@ def test_a_worker_is_forked_into_its_cgroup_where_the_kernel_can(refused: bool) 
 @cgroup_only
 def test_a_cgroup_is_made_while_another_agent_removes_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if that one removes it between its making and its locking."""
-    parent, swept = cgroups.delegated(), []
-    lock = cgroups.lock
+    parent, lock = cgroups.delegated(), cgroups.lock
+    swept: list[str] = []
 
     def lock_late(path: str) -> int:
         if not swept:
