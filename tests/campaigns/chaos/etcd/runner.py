@@ -66,6 +66,8 @@ class EtcdRun(Run):
                     )
                 )
             )
+            # Once: agents that start read it.
+            self._password.write_text(USER.password)
             self._etcd_faults = EtcdFaults(self._servers, self.plan.seed, lambda: self._history.read_up_to)
             super().play()
 
@@ -98,12 +100,14 @@ class EtcdRun(Run):
         if len(self._history.pids) == sum(start.anchor == LAUNCH for start in self.plan.starts):
             self._happened.put(lambda: self._reach(GATHERING))
 
+    @property
+    def _password(self) -> Path:
+        return self.folder / "password"
+
     def _conf(self, start: Start) -> dict[str, object]:
         conf: dict[str, object] = {"read_timeout": 90, "prefix": PREFIX}
         if self._servers.login:
-            password = self.folder / "password"
-            password.write_text(USER.password)
-            conf |= {"user": USER.user, "password_file": password}
+            conf |= {"user": USER.user, "password_file": self._password}
         return conf
 
     def _within(self, name: str) -> Sequence[str]:
