@@ -185,6 +185,8 @@ class _Copy:
     label: str
     left_behind: str
     """Why it is in no history (`lineage`); empty for one that is."""
+    whole: bool
+    """It has a manifest, which is written last."""
 
 
 def _survey(storage: Storage) -> list[_Copy]:
@@ -193,9 +195,9 @@ def _survey(storage: Storage) -> list[_Copy]:
     manifests = {name: there for name, _ in names if (there := _manifest_of(storage, name)) is not None}
     ended = ends(starts_of(there) for there in manifests.values())
     return [
-        _Copy(name, step, there.label, left_behind(there, ended))
+        _Copy(name, step, there.label, left_behind(there, ended), whole=True)
         if (there := manifests.get(name)) is not None
-        else _Copy(name, step, "", "")
+        else _Copy(name, step, "", "", whole=False)
         for name, step in names
     ]
 
@@ -251,8 +253,9 @@ class Copier:
             kept = copy.label or (self._retention.every and copy.step % self._retention.every == 0)
             if kept or copy.left_behind:
                 continue
-            newest += 1
-            if newest > self._retention.newest:
+            # A half one is not counted: its writer died, and what is older may be all that there is.
+            newest += copy.whole
+            if newest > self._retention.newest - (not copy.whole):
                 self._storage.remove(copy.name)
 
 

@@ -271,6 +271,7 @@ class Loader:
 
     def _stream(self, going: Pass, source: StreamSource | DividedSource) -> Iterator[Any]:
         cursor = self._context.account.cursors[self.name]
+        self.committed()  # what the loop committed before it broke off
         epoch, position = cursor.ahead()
         last = position
         source.begin(epoch, position, self.stream_state if position else None)

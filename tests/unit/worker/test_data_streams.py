@@ -85,3 +85,27 @@ def test_the_end_of_a_streams_epoch_is_saved_and_proved(tmp_path: Path, streams:
     assert run.account.places()["loader0"][:2] == [2, 0]
     assert not run.ledger.faults()
     assert run.ledger.finished("loader0") == {0: SAMPLES, 1: SAMPLES}
+
+
+@pytest.mark.parametrize("streams", [None, 2])
+@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_loop_that_breaks_off_and_goes_on_reads_each_sample_of_a_stream_once(
+    tmp_path: Path, every: int, processes: int, streams: int | None
+) -> None:
+    """Whatever it does between, and without a save: the batch before the break is committed by its step."""
+    whole = life(tmp_path / "whole", Stateful(), 0, None, streams=streams)
+    run = Run(tmp_path / "c", every=Every(seconds=None))
+    data = DataLoader(Stateful(), batch_size=4, collate_fn=list, num_workers=processes)
+    loader = run.loader(data, name="loader0", streams=streams)
+    seen: list[Any] = []
+    while len(seen) < len(whole) // 2:
+        for batch in loader:
+            seen.append(batch)
+            run.step()
+            if run.steps % every == 0:
+                break
+    assert [sorted(sample[0] for sample in batch) for batch in seen] == [
+        sorted(sample[0] for sample in batch) for batch in whole[: len(seen)]
+    ]
+    run.close()

@@ -108,6 +108,27 @@ def test_retention_holds_for_copies_and_two_stay_local(tmp_path: Path) -> None:
         assert kept == ["step-000003", "step-000004"], where
 
 
+@pytest.mark.parametrize("newest", [1, 2])
+def test_half_copies_of_lost_nodes_cost_no_whole_one(tmp_path: Path, newest: int) -> None:
+    """They are of later steps, as the node that came after each has gone on from the newest whole copy. They are
+    removed once the whole ones that retention keeps are newer."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    run, _ = run_in(near, far, keep=Retention(newest=newest))
+    for _ in range(4):
+        save(run)
+    whole = [f"step-{step:06d}" for step in range(5 - newest, 5)]
+    assert names(far) == whole
+    for half in ("step-000008", "step-000009"):
+        shutil.copytree(far / "step-000004", far / half)
+        (far / half / "manifest.json").unlink()
+    save(run)
+    assert names(far) == [*[*whole, "step-000005"][-newest:], "step-000008", "step-000009"]
+    assert run_in(tmp_path / "another node", far, keep=Retention(newest=newest))[0].steps == 5
+    while run.steps < 12:
+        save(run)
+    assert names(far) == [f"step-{step:06d}" for step in range(13 - newest, 13)]
+
+
 def test_a_labelled_copy_stays(tmp_path: Path) -> None:
     run, _ = run_in(tmp_path / "near", tmp_path / "far")
     run.steps += 1
