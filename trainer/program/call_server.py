@@ -85,6 +85,7 @@ class CallServer:
         self._begun: dict[int, int] = {}
         self._kept: set[int] = set()
         self._read: Call | None = None
+        self._reads = 0
         self._here = Here()
         self._rounds = 0
         self._ended: Callable[[], BaseException] | None = None
@@ -167,7 +168,8 @@ class CallServer:
     def read(self, name: str) -> Answer:
         """Ask this node's first worker, between two calls, for what changes nothing. Raises what ended the job."""
         with self._changed:
-            number = min((*self._answers, 0)) - 1
+            self._reads += 1
+            number = -self._reads
             self._read = Call(number, name, {}, "")
         self._hand_out()
         with self._changed:
@@ -175,14 +177,15 @@ class CallServer:
             self._read = None
             if number not in self._answers and self._ended:
                 raise self._ended()
-            return self._answers[number]
+            return self._answers.pop(number)
 
     def wait(self, number: int) -> Answer:
-        """What this call gave. Raises what ended the job."""
+        """What this call gave; its body the first time only. Raises what ended the job."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or number in self._answers or number in self._records)
-            if number in self._answers:
-                return self._answers[number]
+            if (answer := self._answers.get(number)) is not None:
+                self._answers[number] = answer._replace(body=b"")
+                return answer
             if number in self._records:
                 return Answer(self._records[number][2], recorded=True)
             raise self._ended() if self._ended else InternalError(f"call {number} got no answer; please report this")
@@ -318,9 +321,11 @@ class CallServer:
         """By this node's first worker; the others know the same."""
         with self._changed:
             number = int(message["result"])
-            self._answers.setdefault(number, Answer(message["value"], body))
             if self._read is not None and self._read.number == number:
                 self._read = None  # else the worker gets it again as it asks for the next call
+            elif number < 0:
+                return  # nobody waits for it any more
+            self._answers.setdefault(number, Answer(message["value"], body))
             self._changed.notify_all()
 
     def _ask(self, connection: socket.socket, asking: Asking, rank: int, part: Any) -> None:

@@ -232,6 +232,23 @@ def test_what_is_read_is_asked_of_the_first_worker_once(server: CallServer, conn
     assert (found, again.got(), other.got()) == (["the model"], "train", "train")
 
 
+def test_a_program_keeps_no_state_that_it_has_read(server: CallServer, connect: Callable[..., Channel]) -> None:
+    """Each is as large as the model and its optimizer, and a program that saves reads one each epoch."""
+    first = connect(0)
+    for number in (-1, -2, -3):
+        reading = threading.Thread(target=server.read, args=("state_dict",))
+        reading.start()
+        assert first.next(1, lambda: None)["name"] == "state_dict"
+        first.answer(number, None, b"all of the state")
+        reading.join(BOUND_S)
+        assert not reading.is_alive()
+    assert server.make("state_dict", {}, "one") == 1
+    assert first.next(1, lambda: None)["name"] == "state_dict"
+    first.answer(1, None, b"a part of the state")
+    assert server.wait(1).body == b"a part of the state"
+    assert [answer.body for answer in server._answers.values()] == [b""]
+
+
 def test_a_worker_waits_for_its_program_only_where_no_call_comes_at_once(
     server: CallServer, connect: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
