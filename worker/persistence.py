@@ -12,19 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 
 from ..proto.endings import COMMAND, MARK
 from .agreement import CheckpointChoice
 from .checkpoints.copies import Copier, storage_at
 from .checkpoints.fence import Claim
-from .checkpoints.files import Content, load_tensors, read_file, write_file
+from .checkpoints.files import Content, load_tensors, place_file, read_file, why_unreadable, write_file
 from .checkpoints.folder import Folder, Retention
 from .checkpoints.layouts import fill
 from .checkpoints.lineage import KEY, Starts
 from .checkpoints.manifest import HELD, Manifest, surroundings
-from .checkpoints.pieces import Divided, divide, is_sharded, tensors
-from .checkpoints.staging import Staging, size_of
+from .checkpoints.pieces import Divided, divide, is_sharded, kinds, rebuild, tensors
+from .checkpoints.staging import PLAIN, Staging, size_of
 from .checkpoints.tensor_files import Index, fits_safetensors
 from .checkpoints.transfer import Homes
 from .checkpoints.writer import STATE, Order, SingleWriter, Writer
@@ -94,6 +95,8 @@ class Persistence:
         self._starts: Starts = []
         """Those that lead to this one's checkpoints, itself included."""
         self._staging = Staging()
+        self._readable: set[type] = set(PLAIN)
+        """Types in states that were found to be readable."""
         self._held_s = 0.0
         """How long the last save held the training up; 0: none was made."""
         self._storage = storage_at(copy_to) if copy_to is not None and world.rank == 0 else None
@@ -112,14 +115,18 @@ class Persistence:
         firsts = sorted({0, *local})
         rank, token = self._world.rank, self._claim.token
         probes = {first: self.folder.path / f".probe-{token}-{first}" for first in firsts}
-        if rank in probes:
-            write_file(probes[rank], b"")
-        self._world.gather(None)
-        seen = next((first for first in firsts if probes[first].exists()), rank)
-        found = self._world.gather(seen)
-        if rank in probes:
-            with suppress(FileNotFoundError):
-                probes[rank].unlink()
+        mine = probes.get(rank)
+        while True:
+            if mine is not None:
+                mine.unlink(missing_ok=True)
+                write_file(mine, b"")
+            self._world.gather(None)
+            found = self._world.gather(next((first for first in firsts if probes[first].exists()), rank))
+            # Another start in this directory may have removed one as left behind, while others looked for it.
+            if all(self._world.gather(mine is None or mine.exists())):
+                break
+        if mine is not None:
+            mine.unlink(missing_ok=True)
         return cast("list[int]", found)
 
     def find(self, things: Mapping[str, Any]) -> Found | None:
@@ -166,12 +173,8 @@ class Persistence:
         self._world.together(lambda: self._leave(mark) if self.writes else None)
 
     def _leave(self, mark: dict[str, Any]) -> None:
-        aside = self.folder.path / f".{MARK}.{self._claim.token}"
-        aside.unlink(missing_ok=True)
-        write_file(aside, json.dumps(mark).encode())
-        self.folder.check_claim(self._claim)
-        aside.rename(self.folder.path / MARK)
-        self.folder.sync()
+        aside, named = self.folder.path / f".{MARK}.{self._claim.token}", self.folder.path / MARK
+        place_file(aside, named, json.dumps(mark).encode(), lambda: self.folder.check_claim(self._claim))
 
     def save(self, snapshot: Snapshot, states: dict[str, Any]) -> None:
         """Collective: copies the states and writes them in the background. If the save before failed, that has been
@@ -243,8 +246,25 @@ class Persistence:
         """Copied: the pieces of this rank, and the skeleton on the rank that commits."""
         keep_skeleton = self.writes
         copied = self._staging.copy([state.skeleton if keep_skeleton else None, [piece.data for piece in state.pieces]])
+        if keep_skeleton:
+            self._check_readable(copied[0])
         pieces = [replace(piece, data=data) for piece, data in zip(state.pieces, copied[1], strict=True)]
         return Divided(copied[0] if keep_skeleton else state.skeleton, pieces, state.aliases)
+
+    def _check_readable(self, skeleton: dict[str, Any]) -> None:
+        """Raises NotResumable where a state holds what no start could load: a checkpoint runs no code when it is
+        read."""
+        found = kinds(skeleton)
+        if found <= self._readable:
+            return
+        for name, state in skeleton.items():
+            if why := why_unreadable(rebuild(state, lambda path, tensor: torch.empty(0))):
+                raise NotResumable(
+                    f"no start could load the state of {name!r} from a checkpoint: {why}; keep plain values and "
+                    "tensors in it, as float(x) makes them, or call torch.serialization.add_safe_globals([...]) in the "
+                    "script"
+                )
+        self._readable |= found
 
     def wait(self) -> None:
         """Until the save on its way is on the disk, and copied. Raises CheckpointNotWritten."""

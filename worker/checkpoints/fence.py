@@ -9,13 +9,12 @@ another fence or its folder gone.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import WrongState
-from .files import read_file, sync_directory, write_file
+from .files import place_file, read_file
 
 NAME = "round.json"
 _MOST_NODES = 1000
@@ -51,11 +50,7 @@ def claim(folder: Path, mine: Claim) -> list[str]:
     nodes = sorted((known if same_job else set()) | set(mine.nodes))[-_MOST_NODES:]
     over = [token for token in there.get("starts", []) if token != mine.token][-_MOST_STARTS:]
     fence = {"round": mine.round, "token": mine.token, "nodes": nodes, "starts": [*over, mine.token]}
-    aside = folder / f".{NAME}.{mine.token}"
-    aside.unlink(missing_ok=True)
-    write_file(aside, json.dumps(fence).encode())
-    os.rename(aside, folder / NAME)
-    sync_directory(folder)
+    place_file(folder / f".{NAME}.{mine.token}", folder / NAME, json.dumps(fence).encode())
     return over
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -17,6 +19,8 @@ from .crc import crc32
 
 PIECE = 16 << 20
 """Bytes that one checksum is for."""
+_ATTEMPTS = 1000
+"""To give a file its name: each other start removes it once at most."""
 _BUFFER = 256 << 10
 """Bytes read at a time: they are still in the processor's cache when their checksum is computed."""
 
@@ -109,6 +113,25 @@ def write_file(path: Path, data: bytes) -> Content:
         file.close()
 
 
+def place_file(aside: Path, named: Path, data: bytes, check: Callable[[], None] = lambda: None) -> None:
+    """A small file that appears whole, or not at all; `check` is called just before it gets its name. Another start in
+    this directory may remove what it takes for left behind, `aside`: that costs another attempt. Raises OSError, and
+    what `check` raises."""
+    for left in reversed(range(_ATTEMPTS)):
+        aside.unlink(missing_ok=True)
+        try:
+            write_file(aside, data)
+            check()
+            os.rename(aside, named)
+            break
+        except FileNotFoundError:
+            if not left:
+                raise
+        finally:
+            aside.unlink(missing_ok=True)
+    sync_directory(named.parent)
+
+
 class Reader(io.RawIOBase):
     """A file to read, of which torch.load and others may take what they like. Closed at the end of `with`."""
 
@@ -162,6 +185,25 @@ def load_tensors(path: Path, first: int = 0, length: int | None = None) -> Any:
             if file.failed is not None:
                 raise file.failed from None
             raise
+
+
+def why_unreadable(state: Any) -> str:
+    """Why `load_tensors` would refuse a state that holds this, without its tensors; empty where it would not."""
+    file = io.BytesIO()
+    try:
+        torch.save(state, file)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:  # those that pickle raises
+        return f"it cannot be written: {error}"
+    file.seek(0)
+    try:
+        torch.load(file, weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        if (unsafe := getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)) is not None:  # torch 2.6
+            file.seek(0)
+            if classes := unsafe(file):
+                return f"it holds {', '.join(sorted(classes))}, which torch does not load by default"
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def read_file(path: Path) -> bytes:

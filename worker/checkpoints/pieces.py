@@ -47,16 +47,22 @@ class Divided:
     """Names of tensors that are others under a second name."""
 
 
-def rebuild(value: Any, change: Callable[[Path, torch.Tensor], Any], path: Path = ()) -> Any:
-    """The same state with every tensor changed. Descends into mappings, lists and tuples."""
+def rebuild(
+    value: Any,
+    change: Callable[[Path, torch.Tensor], Any],
+    path: Path = (),
+    other: Callable[[Any], Any] = lambda value: value,
+) -> Any:
+    """The same state with every tensor changed, and by `other` all else, keys included. Descends into mappings, lists
+    and tuples."""
     if isinstance(value, torch.Tensor):
         return change(path, value)
     if isinstance(value, Mapping):
-        made = ((key, rebuild(held, change, (*path, key))) for key, held in value.items())
+        made = ((other(key), rebuild(held, change, (*path, key), other)) for key, held in value.items())
         return OrderedDict(made) if isinstance(value, OrderedDict) else dict(made)
     if type(value) in (list, tuple):
-        return type(value)(rebuild(held, change, (*path, number)) for number, held in enumerate(value))
-    return value
+        return type(value)(rebuild(held, change, (*path, number), other) for number, held in enumerate(value))
+    return other(value)
 
 
 def tensors(value: Any) -> Iterator[tuple[Path, torch.Tensor]]:
@@ -64,6 +70,13 @@ def tensors(value: Any) -> Iterator[tuple[Path, torch.Tensor]]:
     found: list[tuple[Path, torch.Tensor]] = []
     rebuild(value, lambda path, tensor: found.append((path, tensor)))
     return iter(found)
+
+
+def kinds(value: Any) -> set[type]:
+    """The types of all in a state that is no tensor, keys included."""
+    found: set[type] = set()
+    rebuild(value, lambda path, tensor: None, other=lambda held: found.add(type(held)))
+    return found
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -85,6 +98,8 @@ def box_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for tensors that share all of their memory in the same form."""
     local = local_of(tensor)
+    if local.layout is not torch.strided:
+        return (id(tensor),)  # a sparse one has several memories
     return (local.data_ptr(), tensor.shape, local.stride(), tensor.dtype, tensor.device)
 
 
@@ -111,7 +126,7 @@ def divide(state: Any, share: tuple[int, int], takes: Callable[[torch.Tensor], b
     takes = takes or (lambda tensor: tensor.numel() * tensor.element_size() >= SMALL)
     replicated: dict[tuple[Any, ...], int] = {}
     for _, tensor in tensors(state):
-        if not is_sharded(tensor) and tensor.numel() and takes(tensor):
+        if not is_sharded(tensor) and tensor.layout is torch.strided and tensor.numel() and takes(tensor):
             replicated[identity(tensor)] = tensor.numel() * tensor.element_size()
     total, before = sum(replicated.values()), 0
     low, high = share[0] * total / share[1], (share[0] + 1) * total / share[1]

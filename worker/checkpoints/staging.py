@@ -3,8 +3,10 @@ and large states are copied by more than one thread, as one core moves half of w
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +22,10 @@ _PART = 1 << 20
 what Python does for each part is a hundredth of the copy."""
 
 
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""Types of values that nothing can change, and that every checkpoint can hold."""
+
+
 class Staging:
     """Kept buffers, one for each tensor of a state. The second copy of the same state allocates nothing."""
 
@@ -30,13 +36,14 @@ class Staging:
         """Buffers that are yet to be filled, and of what."""
 
     def copy(self, state: Any) -> Any:
-        """The state with every tensor copied. Tensors that share memory wholly share it in the copy, too.
+        """The state with everything copied. Tensors that share memory wholly share it in the copy, too. Numbers of
+        numpy become those of Python that equal them, as a checkpoint runs no code of numpy's when it is read.
 
         Tensors on an accelerator are copied into pinned buffers, all at once; the copy is complete on return.
         """
         self._used, self._on_host = {}, []
         shared: dict[tuple[Any, ...], torch.Tensor] = {}
-        copied = rebuild(state, lambda path, tensor: self._copy(tensor, path, shared))
+        copied = rebuild(state, lambda path, tensor: self._copy(tensor, path, shared), other=_copied)
         pairs, self._on_host = self._on_host, []
         fill(pairs)
         if any(buffer.is_pinned() for buffer in self._used.values()) and torch.cuda.is_initialized():
@@ -49,9 +56,11 @@ class Staging:
     ) -> torch.Tensor:
         if tensor.is_meta:
             return tensor  # a place that a piece was taken out of
-        tensor = tensor.detach()
-        same = identity(tensor)
+        same, tensor = identity(tensor), tensor.detach()
         if tensor.numel() and same in shared:
+            return shared[same]
+        if tensor.layout is not torch.strided:
+            shared[same] = tensor.to("cpu", copy=True)
             return shared[same]
         buffer = self._buffers.get(path)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
@@ -102,6 +111,24 @@ def _is_memory(tensor: torch.Tensor) -> bool:
 
 def size_of(state: Any) -> int:
     """Bytes of the tensors in a state that this rank holds."""
-    return sum(
-        local.numel() * local.element_size() for _, tensor in tensors(state) if not (local := local_of(tensor)).is_meta
-    )
+    return sum(_bytes_of(local) for _, tensor in tensors(state) if not (local := local_of(tensor)).is_meta)
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    """Of a sparse one about: with a value go two indices."""
+    if tensor.layout is torch.strided:
+        return tensor.numel() * tensor.element_size()
+    values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    return values.numel() * (values.element_size() + 2 * 8)
+
+
+def _copied(value: Any) -> Any:
+    """A leaf of a state that is no tensor: training may go on to change it while it is written."""
+    if type(value) in PLAIN:
+        return value
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufcSU":
+        equal = value.item()
+        # Python computes with doubles: what is computed with another number of numpy's would be another after a resume.
+        return equal if value.dtype.kind not in "fc" or type(value) in (numpy.float64, numpy.complex128) else value
+    return copy.deepcopy(value)

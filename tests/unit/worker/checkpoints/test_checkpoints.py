@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import random
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,26 @@ def test_what_a_dead_writer_left_is_removed_at_the_next_start(tmp_path: Path) ->
     (left / "state.pt").write_bytes(b"half")
     folder.remove_leftovers("me")
     assert [*folder.path.iterdir()] == []
+
+
+def test_starts_in_one_directory_remove_nothing_that_another_one_is_about_to_name(tmp_path: Path) -> None:
+    """A start takes what it finds half written for left behind. Two jobs by mistake, or a round that is over."""
+    folder, wrong = folder_in(tmp_path), []  # type: tuple[Folder, list[Exception]]
+
+    def start(name: str) -> None:
+        try:
+            for number in range(300):
+                folder.claim(Claim(f"{name}-{number}"))
+                folder.remove_leftovers(f"{name}-{number}")
+        except Exception as error:  # noqa: BLE001 - looked at below
+            wrong.append(error)
+
+    threads = [threading.Thread(target=start, args=(name,)) for name in "abc"]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert wrong == []
 
 
 def test_retention_keeps_the_newest_every_nth_and_the_labelled(tmp_path: Path) -> None:
