@@ -56,13 +56,17 @@ def _end(log: Log, rank: int, error: Exception) -> None:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     log.error("rank %d failed: %s", rank, text)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    # torch's `record`, where the script uses it, has written the file already.
-    if path and not (os.path.exists(path) and os.path.getsize(path)):
-        Path(path).write_text(json.dumps(_error_file(error, text)))
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    try:
+        # torch's `record`, where the script uses it, has written the file already.
+        if path and not (os.path.exists(path) and os.path.getsize(path)):
+            Path(path).write_text(json.dumps(_error_file(error, text)))
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError as unwritten:  # the disk is full, or nobody reads any more
+        log.error("rank %d cannot write why it failed: %s", rank, unwritten)
+    finally:
+        os._exit(1)
 
 
 def _error_file(error: Exception, text: str) -> dict[str, object]:

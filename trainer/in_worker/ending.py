@@ -59,17 +59,21 @@ def _end(channel: Channel, rank: int, error: Exception, code: int) -> None:
     with suppress(OSError):
         channel.failed(message, text, rank)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path:
-        extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-        Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
     log = logging.getLogger("elastic_agent")
-    if _of_peers(error):
-        log.info("rank %d ends, as another worker is lost: %s", rank, message)
-    elif code == FORBIDDEN and isinstance(error, _FINAL):
-        log.warning("rank %d: %s", rank, message)
-    else:
-        log.error("rank %d failed: %s", rank, text)
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        if path:
+            extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+            Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+        if _of_peers(error):
+            log.info("rank %d ends, as another worker is lost: %s", rank, message)
+        elif code == FORBIDDEN and isinstance(error, _FINAL):
+            log.warning("rank %d: %s", rank, message)
+        else:
+            log.error("rank %d failed: %s", rank, text)
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError as unwritten:  # the disk is full, or nobody reads any more
+        log.error("rank %d cannot write why it ends: %s", rank, unwritten)
+    finally:
+        os._exit(code)
