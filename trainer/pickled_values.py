@@ -37,6 +37,13 @@ def read(folder: str, name: str) -> Any:
         return pickle.load(file)  # noqa: S301 - written by a process of this user into a private directory
 
 
+def take(folder: str, name: str) -> Any:
+    """As `read`, and removes the file."""
+    value = read(folder, name)
+    os.unlink(os.path.join(folder, name))
+    return value
+
+
 def _pickled(thing: Any) -> bytes:
     if _has_cloudpickle():
         import cloudpickle

@@ -228,9 +228,7 @@ class TorchTrainer:
 
     def get_model(self) -> Any:
         """The model, or a list of several: copies on the CPU, out of DDP, in this program."""
-        name = str(self._read(MODEL).value)
-        models = pickled_values.read(self._folder.path, name)
-        os.unlink(os.path.join(self._folder.path, name))
+        models = pickled_values.take(self._folder.path, str(self._read(MODEL).value))
         return models[0] if len(models) == 1 else models
 
     def state_dict(self) -> dict[str, Any]:

@@ -94,12 +94,10 @@ class Run:
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
-        self._key, self._boundaries, self._commits = key_of(seed, "main"), 0, 0
+        self._key, self._boundaries, self._commits, self._asked = key_of(seed, "main"), 0, 0, 0
         self._begin()
         self._requests = Requests(self.rank, self.world_size, self.log, self.steps)
         self._watched = self._marks.shows or account.current is not None
-        self._told: dict[str, int] = {}
-        """More for the manifest of a checkpoint: two of the same place that differ in it are both kept."""
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
         self._key_main()
@@ -363,8 +361,8 @@ class Run:
         label = next((text for text in self._world.gather(label) if text), "")
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "world_size": self.world_size}
         run |= {"order": ORDER_VERSION, "level": self.level, "shards": self._shards, "means": self._reductions.means()}
-        run |= self._told
-        run["loaders"] = {name: loader.identity() for name, loader in self._loaders.items()}
+        run |= {"loaders": {name: loader.identity() for name, loader in self._loaders.items()}}
+        run["asked"] = self._asked  # of two checkpoints of one place that differ in it, both are kept
         ledger = json.dumps(self._ledger.to_json()).encode()
         snapshot = Snapshot(self.steps, self.account.places(), run, self._ledger.head(), ledger, label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}

@@ -51,7 +51,7 @@ class Places(DrivenRun):
         """Collective: a checkpoint of the state as it is, on the disk of each node when this returns. Raises
         CheckpointNotWritten."""
         # The state may be another one at the same place: calls that train nothing change it, too.
-        self._told = {"asked": self._told.get("asked", 0) + 1}
+        self._asked += 1
         self._requests.forced = True
         self.boundary()
         self.world.together(self._persistence.wait)
