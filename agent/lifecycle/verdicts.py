@@ -72,5 +72,5 @@ def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:
     return Verdict(
         exit_status.STORE_LOST,
         f"the store at {rules.endpoint} did not answer for {rules.store_grace_s:g} s (store_grace): {reason}; "
-        "check the node that hosts it",
+        + ("check that its servers run" if rules.elects else "check the node that hosts it"),
     )

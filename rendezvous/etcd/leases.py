@@ -49,16 +49,19 @@ class Leases:
     def node(self, client: EtcdClient, node: str) -> int:
         """Id of the node's lease, granted if the node has none. It may have expired since the last renewal."""
         with self._lock:
-            if node not in self._of_nodes:
-                self._of_nodes[node] = client.grant(self._node_s)
-            return self._of_nodes[node].id
+            return self._granted(client, node).id
 
     def renew(self, client: EtcdClient, node: str) -> int:
         """Renew the node's lease; returns its id. Raises EtcdLeaseGone if it has expired."""
-        number = self.node(client, node)
         with self._lock:
-            client.keep_alive(self._of_nodes[node])
-        return number
+            lease = self._granted(client, node)
+            client.keep_alive(lease)
+            return lease.id
+
+    def _granted(self, client: EtcdClient, node: str) -> Lease:
+        if node not in self._of_nodes:
+            self._of_nodes[node] = client.grant(self._node_s)
+        return self._of_nodes[node]
 
     def restart_job(self, client: EtcdClient) -> None:
         """Renew the job's lease now, due or not."""
@@ -70,12 +73,15 @@ class Leases:
         """Return `attach()`, which attaches keys to the job's or the node's lease. If one of them has expired, forget
         both, so that `attach` obtains new ones, and repeat. Raises EtcdLeaseGone after ATTEMPTS."""
         for left in reversed(range(ATTEMPTS)):
+            with self._lock:
+                job, own = self._job, self._of_nodes.get(node)
             try:
                 return attach()
             except EtcdLeaseGone:
                 if not left:
                     raise
-                with self._lock:
-                    self._job = None
-                    self._of_nodes.pop(node, None)
+                with self._lock:  # another thread may have obtained new ones meanwhile
+                    self._job = None if self._job is job else self._job
+                    if self._of_nodes.get(node) is own:
+                        self._of_nodes.pop(node, None)
         raise AssertionError("unreachable")

@@ -26,7 +26,7 @@ class LongStream(Generic[Request, Answer]):
         self._outbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._inbox: queue.SimpleQueue[Answer | StoreError] = queue.SimpleQueue()
         self._closed = self.ended = False
-        """`ended`: no further answer comes; those that have come can still be received."""
+        """`ended`: no further answer is to be waited for; those that have come can still be received."""
         try:
             self._call = server.stream(method)(iter(self._outbox.get, None), metadata=calls.metadata())
         except ValueError as why:  # raised by gRPC when the channel is closed
@@ -50,7 +50,7 @@ class LongStream(Generic[Request, Answer]):
 
     def close(self) -> None:
         """End it; a blocked `receive` raises EtcdClosed. Idempotent."""
-        self._closed = True
+        self._closed = self.ended = True
         self._call.cancel()  # ends the receiving thread, which releases the rest
 
     def _run(self) -> None:

@@ -8,6 +8,7 @@ revision (EtcdCompacted) must the reader read the keys anew.
 from __future__ import annotations
 
 import queue
+import time
 
 from ...proto import etcd_pb2 as pb
 from ..store import StoreError, StoreUnreachable
@@ -43,9 +44,11 @@ class Watch:
         later call.
         """
         changes: list[ops.Change] = []
+        deadline = time.monotonic() + timeout_s
         while self._end is None:
+            left_s = max(0.0, deadline - time.monotonic())  # servers also send responses without a change
             try:
-                changes += self._changes_in(self._stream.receive(timeout_s, block=not changes))
+                changes += self._changes_in(self._stream.receive(left_s, block=not changes))
             except queue.Empty:
                 return tuple(changes)
             except StoreError as end:

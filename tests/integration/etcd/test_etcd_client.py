@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from elastic_agent.rendezvous.etcd import client as client_module
 from elastic_agent.rendezvous.etcd.client import EtcdClient
 from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, EtcdLeaseGone
 from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Found, Put, Read, holds, is_absent, is_unchanged
+from elastic_agent.rendezvous.etcd.streams import LongStream
 from support.etcd_servers import VERSIONS, Servers, serving
 
 BOUND_S = 30.0
@@ -125,6 +127,29 @@ def test_a_watch_delivers_every_change_from_its_start_revision(client: EtcdClien
         changes = watch.wait(BOUND_S)
         assert {(change.item.key, change.deleted) for change in changes} == {(b"k/2", False), (b"k/1", True)}
         assert watch.next_revision == changes[-1].item.mod_revision + 1
+
+
+def test_a_wait_ends_in_time_though_servers_tell_of_their_progress(tmp_path: Path) -> None:
+    """Clusters of kubeadm do so every 5 s, which is more often than an agent's threads look around."""
+    flags = ["--experimental-watch-progress-notify-interval", "100ms"]
+    with serving("3.5", tmp_path, flags=flags) as servers, closing(servers.client()) as client:
+        client.put(Put(b"k", b"1"))
+        with closing(client.watch(b"k")) as watch:
+            began = time.monotonic()
+            assert watch.wait(1.0) == ()
+            assert 1.0 <= time.monotonic() - began < BOUND_S
+
+
+def test_a_stream_that_this_process_has_closed_is_not_used_again(
+    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an answer was late, the next attempt begins on a new one, however long the old one takes to end."""
+    ends = threading.Event()
+    run = LongStream._run
+    monkeypatch.setattr(LongStream, "_run", lambda stream: (ends.wait(BOUND_S), run(stream)))
+    lease = client.grant(10)
+    threading.Timer(1.0, ends.set).start()
+    client.keep_alive(lease)
 
 
 def test_a_watch_from_a_compacted_revision_raises_etcd_compacted(client: EtcdClient, one: Servers) -> None:
