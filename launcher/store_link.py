@@ -213,6 +213,7 @@ def _open_listed(
         node,
         ServerThread,
         connect_timeout_s=spec.connect_timeout_s,
+        silence_s=spec.lease_s,
         on_wait=say,
         cancelled=closing,
         join=join,

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import threading
+import time
 
 from .server import Server
 
@@ -14,6 +15,8 @@ BACKLOG = 4096
 PEER_IDLE_S, PEER_PROBE_S, PEER_PROBES = 30, 10, 3
 """A connection whose peer is silent for the first of these is probed by the kernel, and closed when so many probes were
 not answered (tcp(7))."""
+REST_S = 0.1
+"""For how long nobody is let in after this host has allowed no further connection."""
 
 
 class ServerThread(Server):
@@ -34,6 +37,8 @@ class ServerThread(Server):
         super().__init__(bound.detach())
         self._closing, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._lock = threading.Lock()
+        self._admits_at: float | None = None
+        """When connections are accepted again; None: they are."""
         self.poll.register(self._closing, select.EPOLLIN)
         threading.Thread(target=self.run, name="elastic-agent-store", daemon=True).start()
 
@@ -48,6 +53,23 @@ class ServerThread(Server):
             self.listener.close()
             self.poll.close()
             os.close(self._closing)
+
+    def turn(self, closing: int = -1) -> bool:
+        """As `Server.turn`."""
+        closed = super().turn(closing)
+        if self._admits_at is not None and time.monotonic() >= self._admits_at:
+            self._admits_at = self.limit_s = None
+            self.poll.register(self.listener.fileno(), select.EPOLLIN)
+        return closed
+
+    def accept(self) -> None:
+        """As `Server.accept`. Where the host allows no more (descriptors, memory), who connects waits in its queue, as
+        the end of this server would be that of the job."""
+        try:
+            super().accept()
+        except OSError:
+            self.poll.unregister(self.listener.fileno())
+            self._admits_at, self.limit_s = time.monotonic() + REST_S, REST_S
 
     def close(self) -> None:
         """Stop serving: connections close, all keys are lost, the port is free. Idempotent."""

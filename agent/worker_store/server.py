@@ -43,6 +43,8 @@ class Server:
         # Connections inherit both (tcp(7), socket(7)): answers go out at once, and peers that died are noticed.
         self.listener.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
         self.listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
+        self.limit_s: float | None = None
+        """How long a turn waits at the longest."""
         self.poll = select.epoll()
         self.poll.register(listener, select.EPOLLIN)
 
@@ -55,7 +57,7 @@ class Server:
         """Wait until something happens and handle it. Whether it happened to the descriptor `closing`."""
         listener = self.listener.fileno()
         connections = self.connections
-        for fd, happened in self.poll.poll():
+        for fd, happened in self.poll.poll(self.limit_s):
             connection = connections.get(fd)
             if fd == listener:
                 self.accept()

@@ -26,6 +26,9 @@ TELL_FIRST_S, TELL_MOST_S = 0.05, 1.0
 """From one attempt to tell the server at the endpoint to the next; doubles from the first to the most."""
 STAYS_S = 24 * 3600.0
 """Length of one wait on a connection whose end is awaited."""
+PROBE_S, PROBES = 1, 3
+"""How often the kernel asks whether its other end is still there. A host that has booted waits `quiet`, 3 s by default,
+before it begins a job of its own."""
 
 
 class AddressedHome(Home):
@@ -128,6 +131,7 @@ class AddressedHome(Home):
         with suppress(StoreError):
             client, _ = connect_any(self.one.first_endpoint, ATTEMPT_S, CALL_TIMEOUT_S)
             with closing(client):
+                client.probe(PROBE_S, PROBES)
                 told, there = self.one.newest, self.one.tell(client)
                 if told is None or there is None or there.job != told.job:
                     return False

@@ -27,8 +27,8 @@ class Claim:
 
     socket: socket.socket | None
     """Bound, not yet listening: clients of a listener without a server would connect and time out. None: not bound."""
-    reason: str
-    """Why it was not bound, for messages; empty if it was."""
+    taken: bool = False
+    """Whether that is because another process of this node has the port."""
     elsewhere: tuple[str, ...] = ()
     """Where it was bound by an address of the endpoint: others of that IP version that no interface here has. They may
     be those of other nodes, which would bind the endpoint too, or before NAT: that cannot be told from here."""
@@ -40,8 +40,10 @@ def claim(endpoint: Endpoint, *, forced: bool = False, shared: bool = False) -> 
 
     A name is bound on the wildcard address (both IP versions), because other nodes may resolve it to another address of
     this node; and so are "localhost" and loopback addresses, if `shared`, because only this host is reached by them.
-    Other IP literals are bound as given. Raises StoreUnreachable if the name does not resolve (yet), StoreError if the
-    port is forbidden, PortTaken if `forced` and another process has bound it.
+    Other IP literals are bound as given, but "::" is the wildcard of both versions, too.
+
+    Raises StoreUnreachable if the name does not resolve (yet), StoreError if the port is forbidden, PortTaken if
+    `forced` and another process has bound it.
     """
     try:
         addresses = resolve(endpoint)
@@ -56,11 +58,11 @@ def claim(endpoint: Endpoint, *, forced: bool = False, shared: bool = False) -> 
         if isinstance(bound, socket.socket):
             bound = _widened(bound, endpoint, shared and is_loopback(address[1][0]))
         made = _claimed(endpoint, bound, forced)
-        return made if made.socket is None else Claim(made.socket, "", _elsewhere(address[0], addresses))
+        return made if made.socket is None else Claim(made.socket, elsewhere=_elsewhere(address[0], addresses))
     # A virtual address, or NAT: no interface here has the address, but its traffic arrives here.
     if forced or any(names_this_host(name) for name in (endpoint.host, *(address[1][0] for address in addresses))):
         return _claimed(endpoint, _bind_wildcard(endpoint.port), forced)
-    return Claim(None, f"{endpoint.host} is not an address of this node")
+    return Claim(None)
 
 
 def _elsewhere(family: int, addresses: list[Address]) -> tuple[str, ...]:
@@ -79,10 +81,11 @@ def _elsewhere(family: int, addresses: list[Address]) -> tuple[str, ...]:
 def _widened(bound: socket.socket, endpoint: Endpoint, loopback: bool) -> socket.socket | int:
     """A socket on the wildcard address in the place of this one, unless the endpoint is bound as given; or an errno.
     `loopback`: the socket must be reachable by an address other than its own."""
-    if is_exact(endpoint.host) and not loopback:
+    given = is_exact(endpoint.host) and bound.getsockname()[0] != "::"
+    if given and not loopback:
         return bound
     wide = _bind_wildcard(endpoint.port)  # both sockets allow others on their port, as long as none of them listens
-    if wide == errno.EADDRINUSE and is_exact(endpoint.host):
+    if wide == errno.EADDRINUSE and given:
         return bound  # another process listens on that port at another address of this host
     bound.close()
     return wide
@@ -97,6 +100,14 @@ def several_hosts(endpoint: Endpoint, made: Claim) -> str:
     )
 
 
+def taken_here(endpoint: Endpoint) -> str:
+    """Why a node that has the address of the endpoint does not host, for messages."""
+    return (
+        f"another process on this node holds port {endpoint.port}, and should be the agent that is about to serve it "
+        f"(`ss -ltnp sport = :{endpoint.port}` shows what listens)"
+    )
+
+
 def port_taken(endpoint: Endpoint) -> PortTaken:
     """The error of a node that must host the store and cannot bind the port."""
     return PortTaken(
@@ -107,11 +118,11 @@ def port_taken(endpoint: Endpoint) -> PortTaken:
 
 def _claimed(endpoint: Endpoint, bound: socket.socket | int, forced: bool) -> Claim:
     if isinstance(bound, socket.socket):
-        return Claim(bound, "")
+        return Claim(bound)
     if bound == errno.EADDRINUSE:
         if forced:
             raise port_taken(endpoint)
-        return Claim(None, f"port {endpoint.port} of this node is taken, so another process here serves it already")
+        return Claim(None, taken=True)
     raise StoreError(f"cannot bind {endpoint}: {os.strerror(bound)}; choose another port (above 1023) or address")
 
 

@@ -9,6 +9,7 @@ in the host's byte order. Keys have torch's prefix "/", so that torch's client s
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import struct
@@ -44,7 +45,12 @@ _CHECK_ONE = bytes([_CHECK]) + _SIZE.pack(1)
 _TIMEVAL = struct.Struct("@ll")
 """`struct timeval` of socket(7): seconds and microseconds."""
 _DISCARD = struct.pack("=ii", 1, 0)
+_NO_FAMILY = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 """`struct linger` of socket(7): on, for 0 s."""
+
+
+class Refused(StoreUnreachable):
+    """The kernel at the other end says that nothing listens, or this one that it has no way there."""
 
 
 class HandshakeTimeout(StoreUnreachable):
@@ -116,6 +122,17 @@ class TcpStoreClient:
             pass  # closed already, by this process or by the server
         with self._calling:
             self._socket.close()
+
+    def probe(self, idle_s: int, probes: int) -> None:
+        """Have the kernel ask for a sign of life after each `idle_s` of silence, and break the connection where so many
+        in a row stay without: at once where the other host has booted since (tcp(7), SO_KEEPALIVE)."""
+        for level, option, value in (
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, idle_s),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes),
+        ):
+            self._socket.setsockopt(level, option, value)
 
     def put_later(self, key: str, value: bytes) -> None:
         """Set a key with the next request, whose answer acknowledges it (the server takes requests in order)."""
@@ -305,11 +322,17 @@ class TcpStoreClient:
 def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float) -> TcpStoreClient:
     """Connect to the TCPStore at this address; `name` is the endpoint, for messages.
 
-    Raises StoreUnreachable with the bare reason if nothing listens there, else as `TcpStoreClient.handshake`.
+    Raises Refused if nothing listens there, StoreUnreachable if it cannot be reached, both with the bare reason, else
+    as `TcpStoreClient.handshake`.
     """
     deadline = time.monotonic() + timeout_s
     family, where = address
-    connected = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connected = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as why:
+        if why.errno not in _NO_FAMILY:
+            raise
+        raise Refused(_reason(why)) from why  # a kernel without this IP version, whose names may still have addresses
     try:
         connected.settimeout(timeout_s)
         connected.connect(where)
@@ -319,7 +342,8 @@ def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DISCARD)
     except OSError as why:
         connected.close()
-        raise StoreUnreachable(_reason(why)) from why
+        kind = Refused if isinstance(why, ConnectionRefusedError) else StoreUnreachable
+        raise kind(_reason(why)) from why
     client = TcpStoreClient(connected, name, call_timeout_s)
     try:
         client.handshake(deadline - time.monotonic())
@@ -358,13 +382,13 @@ def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def connect_any(where: Endpoint, timeout_s: float, call_timeout_s: float) -> tuple[TcpStoreClient, Address]:
     """A client of the server at the first of this endpoint's addresses that takes a connection, and that address.
-    Raises as `connect`, and StoreUnreachable if there is none."""
-    last = StoreUnreachable(f"{where.host} has no address")
+    Raises as `connect`; of several errors the first, as the resolver puts what this host can reach first."""
+    first: StoreUnreachable | None = None
     for address in resolve(where):
         try:
             return connect(address, str(where), timeout_s, call_timeout_s), address
         except HandshakeTimeout:
             raise
         except StoreUnreachable as why:
-            last = why
-    raise last
+            first = first or why
+    raise first or StoreUnreachable(f"{where.host} has no address")

@@ -13,10 +13,10 @@ from contextlib import closing, suppress
 from typing import Protocol, TypeVar
 
 from ...proto.frozen import dataclass
-from ..endpoint import Address, Endpoint, resolve
-from ..store import StoreError
+from ..endpoint import Address, Endpoint, parse_endpoint, resolve
+from ..store import StoreError, StoreUnreachable
 from .claim import claim
-from .client import TcpStoreClient, connect
+from .client import Refused, TcpStoreClient, connect
 from .keys import SERVED, Keys
 from .store import CALL_TIMEOUT_S
 
@@ -59,7 +59,8 @@ class Pointer:
 def read_pointer(value: bytes) -> Pointer | None:
     """The pointer in these bytes; None if another program wrote them."""
     try:
-        epoch, node, endpoint, job = value[:MAX_POINTER_BYTES].decode("ascii").split(" ")
+        epoch, node, endpoint, job = value[:MAX_POINTER_BYTES].decode("utf-8").split(" ")
+        parse_endpoint(endpoint)
         return Pointer(int(epoch), node, endpoint, job)
     except ValueError:
         return None
@@ -75,6 +76,8 @@ class Found:
     """Of its server."""
     exists: bool
     """Some node is in the job, whether its store is served now or not."""
+    silent: str = ""
+    """An endpoint that gave no answer, not even that nothing listens there; empty: there is none."""
 
 
 class Listed:
@@ -129,11 +132,16 @@ class Listed:
 
     def look_at(self, endpoints: Sequence[Endpoint], after: int) -> Found:
         """The same, at these of them."""
-        hosted, address, exists = None, None, False
+        hosted, address, exists, silent = None, None, False, ""
         for endpoint in endpoints:
             if endpoint == self.own:
                 continue
-            if (answer := first_answer(endpoint, self._asked)) is None:
+            try:
+                answer = first_answer(endpoint, self._asked)
+            except StoreUnreachable:
+                silent = silent or str(endpoint)
+                continue
+            if answer is None:
                 continue
             at, pointer, served = answer
             exists = exists or pointer is not None
@@ -141,7 +149,7 @@ class Listed:
                 continue
             if hosted is None or pointer.epoch > hosted.epoch:
                 hosted, address = pointer, at
-        return Found(hosted, address, exists)
+        return Found(hosted, address, exists, silent)
 
     def _asked(self, client: TcpStoreClient, address: Address) -> tuple[Address, Pointer | None, bool]:
         """What this server holds: the pointer, and whether it serves the job."""
@@ -156,9 +164,22 @@ class Listed:
 
 def first_answer(endpoint: Endpoint, ask: Callable[[TcpStoreClient, Address], Answer]) -> Answer | None:
     """What `ask` returns of the server at the first of this endpoint's addresses where it raises no StoreError. None:
-    there is none."""
-    with suppress(StoreError):
-        for address in resolve(endpoint):
-            with suppress(StoreError), closing(connect(address, str(endpoint), LOOK_S, LOOK_S)) as client:
+    nothing listens there, or another program. Raises StoreUnreachable where one of the addresses is silent, as those of
+    a host that is frozen or cut off are."""
+    addresses: list[Address] = []
+    with suppress(StoreUnreachable):  # a name that does not resolve, as that of a pod that has not begun
+        addresses = resolve(endpoint)
+    silent: StoreUnreachable | None = None
+    for address in addresses:
+        try:
+            with closing(connect(address, str(endpoint), LOOK_S, LOOK_S)) as client:
                 return ask(client, address)
+        except Refused:
+            continue
+        except StoreUnreachable as why:
+            silent = silent or why
+        except StoreError:
+            continue
+    if silent is not None:
+        raise silent
     return None

@@ -174,15 +174,19 @@ def open_listed(
     reserve: Reserve,
     *,
     connect_timeout_s: float,
+    silence_s: float,
     on_wait: Callable[[str], None] | None,
     cancelled: threading.Event,
     join: Join,
     warn: Callable[[str], None],
 ) -> MovingStore:
     """The store of the job at these endpoints: that of the node that hosts it; where there is no job yet, hosted here
-    if this node has the first of them. `node`: this agent. The rest, and what it raises, as with `open_c10d`."""
+    if this node has the first of them. `node`: this agent. `silence_s`: for how long a node that does not answer may
+    host a job, as one that is frozen for a moment does; then one begins without it. The rest, and what it raises, as
+    with `open_c10d`."""
     names = ", ".join(map(str, listed.endpoints))
-    deadline, pause_s = time.monotonic() + connect_timeout_s, RETRY_FIRST_S
+    began = time.monotonic()
+    deadline, pause_s = began + connect_timeout_s, RETRY_FIRST_S
     try:
         while True:
             reason = f"no agent hosts the job yet; {listed.endpoints[0]} begins it"
@@ -193,6 +197,8 @@ def open_listed(
                     return _joined(listed, Place(found.hosted, found.address, b""), join, warn)
                 if found.exists:
                     reason = NO_HOST
+                elif listed.first and found.silent and time.monotonic() < min(began + silence_s, deadline):
+                    reason = f"{found.silent} does not answer, and may host the job"
                 elif listed.first:
                     return _begun(listed, node, join, warn)
             except StoreUnreachable as error:

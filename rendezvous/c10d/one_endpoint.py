@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 
 from ..endpoint import Endpoint, bound_anywhere, parse_endpoint
-from ..store import StoreElsewhere, StoreReplaced
+from ..store import StoreElsewhere, StoreReplaced, StoreUnreachable
 from .client import TcpStoreClient
 from .keys import SERVED, Keys, excerpt
 from .listed import Found, Listed, Pointer, Reserve, first_answer, read_pointer
@@ -112,7 +112,9 @@ class OneEndpoint(Listed):
     def meet(self) -> Pointer | None:
         """What the server at the endpoint says once it is told of the job, if one answers."""
         self.replaced = None
-        return first_answer(self.first_endpoint, lambda client, _: self.tell(client))
+        with suppress(StoreUnreachable):
+            return first_answer(self.first_endpoint, lambda client, _: self.tell(client))
+        return None
 
     def tell(self, client: TcpStoreClient) -> Pointer | None:
         """Write who hosts the job into this server, unless it knows better. Returns what it holds then; None: nothing

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, parse_endpoint
 from ..store import NO_BEAT, SPOILED, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
-from .claim import PortTaken, claim, several_hosts
+from .claim import PortTaken, claim, several_hosts, taken_here
 from .client import HandshakeTimeout, TcpStoreClient, connect, connect_any
 from .descriptors import DescriptorWatch
 from .keys import (
@@ -328,8 +328,13 @@ def open_c10d(
     while True:
         try:
             # Tried again each time: the name may resolve only later, and a port that was taken may become free.
-            store = None if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
-            return store or reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
+            taken = ""
+            if is_host is not False:
+                hosted = _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
+                if isinstance(hosted, C10dStore):
+                    return hosted
+                taken = hosted
+            return reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
         except PortTaken:
             # If another agent of this run id has it, an error of `join` says more than the port.
             with suppress(StoreForeign, StoreUnreachable):
@@ -338,7 +343,7 @@ def open_c10d(
         except HandshakeTimeout as why:
             raise StoreForeign(str(why)) from why
         except StoreUnreachable as why:
-            reason = str(why)
+            reason = f"{why}; {taken}" if taken else str(why)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise _gave_up(where, connect_timeout_s, reason)
@@ -359,12 +364,13 @@ def _gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:
 
 def _host(
     where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, join: Join | None, hosting: Hosting
-) -> C10dStore | None:
-    """The store, served by this process; None if another node or process is the one to serve it."""
+) -> C10dStore | str:
+    """The store, served by this process; else by which process of this node it is to be served, for messages, and empty
+    if another node is to serve it."""
     made = claim(where, forced=forced, shared=hosting.shared)
     server = None if made.socket is None else serve(made.socket, where, forced=forced)
     if server is None:
-        return None
+        return taken_here(where) if made.taken or made.socket is not None else ""
     if made.elsewhere and hosting.shared and not forced:
         hosting.warn(several_hosts(where, made))
     with ExitStack() as undo:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -10,13 +14,31 @@ import pytest
 
 from elastic_agent.agent.worker_store.in_thread import ServerThread
 from elastic_agent.rendezvous.c10d.keys import Keys
-from elastic_agent.rendezvous.c10d.listed import Listed, Pointer, read_pointer
+from elastic_agent.rendezvous.c10d.listed import LOOK_S, Listed, Pointer, Reserve, read_pointer
 from elastic_agent.rendezvous.c10d.moving import MovingStore, open_listed
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.store import Store, StoreUnreachable
 from support.network import free_port
 
 Open = Callable[..., MovingStore]
+BOUND_S = 20.0
+
+
+class Pausing(ServerThread):
+    """A server that can be made to stand still, as that of a host that is frozen does."""
+
+    runs = threading.Event()
+
+    def turn(self, closing: int = -1) -> bool:
+        self.runs.wait(BOUND_S)
+        return super().turn(closing)
+
+
+@pytest.fixture
+def pausing() -> Iterator[type[Pausing]]:
+    Pausing.runs.set()
+    yield Pausing
+    Pausing.runs.set()
 
 
 @pytest.fixture
@@ -28,11 +50,12 @@ def opened() -> Iterator[Open]:
     def join(store: Store) -> None:
         store.write_job(b"job")
 
-    def make(node: str, wait_s: float = 5.0) -> MovingStore:
+    def make(node: str, wait_s: float = BOUND_S, start: Reserve = ServerThread, silence_s: float = 5.0) -> MovingStore:
         made.append(
             open_listed(
-                Listed(endpoints, Keys("moving")), node, ServerThread,
-                connect_timeout_s=wait_s, on_wait=None, cancelled=threading.Event(), join=join, warn=print,
+                Listed(endpoints, Keys("moving")), node, start,
+                connect_timeout_s=wait_s, silence_s=silence_s, on_wait=None,
+                cancelled=threading.Event(), join=join, warn=print,
             )
         )  # fmt: skip
         return made[-1]
@@ -84,7 +107,50 @@ def test_the_node_of_the_dead_host_finds_the_job_and_begins_none(opened: Open) -
     assert (back.hosted, back.epoch) == (False, 2)
 
 
+def test_the_node_of_the_dead_host_waits_for_one_that_is_silent_for_a_moment(
+    opened: Open, pausing: type[Pausing]
+) -> None:
+    """A host that stands still for less than a lease is no reason for a second job of the same run id."""
+    a, b = opened("a"), opened("b", start=pausing)
+    a.close_host()
+    b.host(2, "b", b"job", (10_001, b"announced"))
+    pausing.runs.clear()
+    thaw = threading.Timer(2 * LOOK_S, pausing.runs.set)
+    thaw.start()
+    back = opened("a")
+    thaw.join()
+    assert (back.hosted, back.epoch) == (False, 2)
+
+
+def test_a_job_begins_without_a_node_that_stays_silent(opened: Open, pausing: type[Pausing]) -> None:
+    """One without power is not waited for longer than a host may stand still."""
+    a, _ = opened("a"), opened("b", start=pausing)
+    a.close_host()
+    pausing.runs.clear()
+    began = time.monotonic()
+    assert opened("a", silence_s=1.5).hosted
+    assert time.monotonic() - began >= 1.5
+
+
+def test_a_host_that_has_no_descriptor_left_for_a_moment_serves_on(opened: Open) -> None:
+    """Sessions that are open go on, and who comes meanwhile waits."""
+    a, b = opened("a"), opened("b")
+    where = parse_endpoint(a.reserved)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as newcomer:
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            newcomer.connect((where.host, where.port))
+            b.beat("b", 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert opened("c").write_job(b"mine") == b"job"
+
+
 def test_a_pointer_that_another_program_wrote_is_none() -> None:
     assert read_pointer(Pointer(3, "n", "h:1").encode()) == Pointer(3, "n", "h:1")
-    for value in (b"", b"3 n", b"x n h:1", b"\xff" * 2000):
+    assert read_pointer(Pointer(3, "n", "höst:1").encode()) == Pointer(3, "n", "höst:1")
+    for value in (b"", b"3 n", b"x n h:1 -", b"3 n a:b:c -", b"\xff" * 2000):
         assert read_pointer(value) is None

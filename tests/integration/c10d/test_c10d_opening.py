@@ -19,7 +19,7 @@ from elastic_agent.rendezvous.c10d.server import serve
 from elastic_agent.rendezvous.c10d.store import C10dStore, Hosting, open_c10d
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.driver import join
-from elastic_agent.rendezvous.endpoint import Endpoint
+from elastic_agent.rendezvous.endpoint import Endpoint, parse_endpoint
 from elastic_agent.rendezvous.records import JobSpec, Outcome
 from elastic_agent.rendezvous.store import FIRST_EPOCH, JobMismatch, Store, StoreError, StoreForeign, StoreUnreachable
 from support.c10d_stores import BOUND_S, hosting, listening, seconds_to_raise, vacant
@@ -39,6 +39,25 @@ def test_a_refused_endpoint_is_waited_for_and_then_given_up() -> None:
     assert lines == [
         f"waiting for {endpoint}: nothing listens there yet (connection refused); giving up in 0 s",
     ]
+
+
+def test_a_port_that_another_process_here_holds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a port forwarder's on the loopback address: the agent on that node does not look for one elsewhere."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        with pytest.raises(StoreUnreachable, match=rf"another process on this node holds port {port}"):
+            open_c10d(f"127.0.0.1:{port}", "job", connect_timeout_s=0.2)
+
+
+def test_an_address_of_an_ip_version_that_the_kernel_lacks_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may have one, where IPv6 is turned off. What is said is what the other address answered."""
+    endpoint = parse_endpoint(vacant())
+    lacking = 255
+    addresses = [(socket.AF_INET, (endpoint.host, endpoint.port)), (lacking, ("::1", endpoint.port))]
+    monkeypatch.setattr(client, "resolve", lambda _: addresses)
+    with pytest.raises(StoreUnreachable, match=r"connection refused\); check that"):
+        open_c10d(str(endpoint), "job", is_host=False, connect_timeout_s=0.2)
 
 
 def test_a_client_that_starts_first_connects_once_the_host_serves() -> None:

@@ -139,7 +139,7 @@ class SharedTcpStore(SharedStore):
         return [
             *super().substitutes(),
             (c10d, "connect", self._connect),
-            (c10d, "claim", lambda where, forced, shared: c10d_claim.Claim(where, "")),
+            (c10d, "claim", lambda where, forced, shared: c10d_claim.Claim(where)),
             (c10d, "serve", self._serve),
             (notifications, "KEEP", 16),
             (notifications, "NODES_PER_KEY", 4),
