@@ -40,6 +40,10 @@ SYNTAX_ERRORS = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 IMPORT_ERRORS = ("ImportError: ", "ModuleNotFoundError: ", *SYNTAX_ERRORS)
 LOG_HEADS = ("[W", "[E", "[I", "[F")
 """How a line of torch's C++ log begins; it is no part of an exception's message."""
+BEHIND_ERRORS = (*LOG_HEADS, *JOINERS, "frame #", "Exception raised from")
+"""How lines begin that follow a message though the worker did nothing any more: those above, and C++'s frames."""
+WENT_ON = 5
+"""Other lines behind an exception's first one of which a message mostly has fewer, and a log that went on more."""
 
 SIGNS: tuple[tuple[str, Sign], ...] = (
     # When a device fails, NCCL's watchdog reports a timeout as well, so these come first.
@@ -146,6 +150,15 @@ def first_error(text: str) -> str:
     return "\n".join(message).strip()
 
 
+def _went_on(text: str) -> bool:
+    """Whether the worker wrote so much behind the last traceback that it had handled the exception."""
+    lines = [_bare(line) for line in text.splitlines()]
+    last = max((at for at, line in enumerate(lines) if line.startswith(TRACEBACK)), default=len(lines))
+    # The first that stands at the margin is the exception; a message of several lines may follow it.
+    margin = [line for line in lines[last + 1 :] if line and not line[0].isspace()]
+    return sum(not line.startswith(BEHIND_ERRORS) for line in margin[1:]) > WENT_ON
+
+
 def _chain_start(lines: list[str]) -> int:
     """Where the last chain of tracebacks begins; -1 if there is none."""
     starts = [at for at, line in enumerate(lines) if line.startswith(TRACEBACK)]
@@ -200,6 +213,8 @@ def signal_name(signum: int) -> str:
 def _by_text(text: str, exit_code: int) -> Classification | None:
     """By what the worker wrote; None if that decides nothing."""
     error = first_error(text)
+    if exit_code not in (1, -signal.SIGABRT) and _went_on(text):  # what an exception ends has one of these
+        error = ""
     if error and (exit_code > 0 or exit_code == -signal.SIGABRT):
         for sentence, sign in SIGNS:
             if sentence in error:

@@ -199,6 +199,11 @@ class Relay:
             writer.join(max(0.0, until - monotonic()))
         self._wake_reader()
 
+    def release(self, stream: Stream) -> None:
+        """Read the rest of what a worker wrote that has exited, however far its writers are behind. From any thread."""
+        stream.held = False
+        self._wake_reader()
+
     def _wake_reader(self) -> None:
         """Wake the thread; once all threads have ended, even long after `close`, close the descriptors they used."""
         with self._lock:

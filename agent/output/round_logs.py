@@ -117,6 +117,7 @@ class RoundLogs:
         if stream is None:
             return None
         began = monotonic()
+        self._relay.release(stream)
         stream.done.wait(min(TAIL_WAIT_S, self._tails_wait_s))
         self._tails_wait_s = max(0.0, self._tails_wait_s - (monotonic() - began))
         return stream.tail.decode(errors="replace")

@@ -84,6 +84,8 @@ class Stream:
         """Read to its end; False if reading was given up before."""
         self.seen = (0, b"")
         """Bytes read so far, and the last `TAIL` of them."""
+        self.held = True
+        """Whether who writes to it waits for writers that are behind."""
         self.taps: tuple[Tap, ...] = ()
         """Each gets what is read, and `total` behind it, on the relay's thread; they must be quick."""
         self._route = route
@@ -111,6 +113,8 @@ class Stream:
 
     def hold_until(self, now: float) -> float | None:
         """Until when it must not be read, because one of its writers is behind; None if it may be."""
+        if not self.held:
+            return None
         return max((until for writer in self.writers if (until := writer.hold_until(now)) is not None), default=None)
 
     def feed(self, data: bytes) -> None:

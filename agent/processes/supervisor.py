@@ -47,6 +47,8 @@ class Supervisor:
         self._received = bytearray()
         self._keys_in_use: set[int] = set()
         """Keys started since the last WorkersGone."""
+        self._exited: set[int] = set()
+        """Those of them that were reported as exited."""
         self._alive: dict[int, int] = {}
         """Pids, by key, of workers that were reported as started, and not as exited."""
         self._killing = False
@@ -95,6 +97,11 @@ class Supervisor:
     def alive(self) -> tuple[int, ...]:
         """Keys of the workers that run, as of the facts that `observe` has returned."""
         return tuple(sorted(self._alive))
+
+    def unfinished(self) -> tuple[int, ...]:
+        """Keys of the workers that a signal reaches which is sent now: also those whose start is not reported yet, as
+        the nursery takes orders in turn."""
+        return tuple(sorted(self._keys_in_use - self._exited))
 
     # -- orders, answered by facts. Without a nursery there is no worker, and all but `start` do nothing ---------------
     def start(self, launches: Iterable[Launch], keys: Sequence[int] = ()) -> None:
@@ -257,12 +264,14 @@ class Supervisor:
             self._alive[fact.key] = fact.pid
         elif isinstance(fact, Exited):
             self._alive.pop(fact.key, None)
+            self._exited.add(fact.key)
         elif isinstance(fact, WorkersGone):
             self._clear_batch()
         return fact
 
     def _clear_batch(self) -> None:
         self._keys_in_use.clear()
+        self._exited.clear()
         self._alive.clear()
         self._killing = False
 

@@ -277,15 +277,15 @@ class Workers:
 
     def signal(self, signum: int) -> None:
         """Signal every worker, and all it started, to end; record which workers a SIGSTOP or a debugger holds."""
-        for local_rank in self.supervisor.alive():
+        for local_rank in self.supervisor.unfinished():
             self._stopped_by[local_rank] = signum
-            if is_suspended(self._pids[local_rank]):
+            if local_rank in self._pids and is_suspended(self._pids[local_rank]):
                 self._suspended.add(local_rank)
         self.supervisor.signal(signum)
 
     def kill(self) -> None:
         """SIGKILL every worker and all it started."""
-        self._stopped_by.update(dict.fromkeys(self.supervisor.alive(), KILLED_BY))
+        self._stopped_by.update(dict.fromkeys(self.supervisor.unfinished(), KILLED_BY))
         self.supervisor.kill()
 
     def keep_leftovers(self) -> None:

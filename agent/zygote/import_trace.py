@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import time
+from _frozen_importlib_external import PathFinder  # which Python has before any import, unlike importlib.machinery
 from _thread import allocate_lock
 
 from .import_tree import is_below
@@ -50,11 +51,12 @@ class Recorder:
         self._env: dict[bytes, bytes] = {}
         self._changes: dict[str, str] = {}
         self._set_by_script: set[str] = set()
+        self._path: list[str] = []
         self._undo: list[tuple[str, object]] = []
 
     def install(self) -> None:
         """Begin to record, as the first of `sys.meta_path`."""
-        self._env = dict(raw_environment())
+        self._env, self._path = dict(raw_environment()), list(sys.path)
         self._until = time.monotonic() + LONGEST_S
         self._watch_changes()
         sys.meta_path.insert(0, self)
@@ -69,6 +71,8 @@ class Recorder:
             while self._undo:
                 method, original = self._undo.pop()
                 setattr(os._Environ, method, original)
+            return None
+        if sys.path != self._path and self._is_added(name):
             return None
         with self._lock:
             now = raw_environment()
@@ -105,6 +109,18 @@ class Recorder:
 
             self._undo.append((method, original))
             setattr(os._Environ, method, changing)
+
+    def _is_added(self, name: str) -> bool:
+        """Whether the script has put a folder with this package before the installed ones: a copy of its own, while the
+        zygote would import the installed one of that name."""
+        added = []
+        for entry in sys.path:
+            if entry.startswith(self._installed_below):
+                break
+            if entry not in self._path:
+                added.append(entry)
+        found = PathFinder.find_spec(name.partition(".")[0], added) if added else None
+        return found is not None and found.loader is not None  # a folder alone does not hide an installed package
 
     def _is_installed(self, frame: FrameType | None) -> bool:
         """Whether the innermost frame that is not of Python's own library is that of an installed module."""

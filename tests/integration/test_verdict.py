@@ -208,3 +208,15 @@ def test_a_skewed_clock_is_wrong_in_every_function() -> None:
     # Those that count whole seconds may lag by one.
     assert all(4.0 <= moment - before_s <= 5.0 + time.time() - before_s for moment in times)
     assert steady_s <= monotonic <= time.monotonic()
+
+
+def test_a_worker_that_is_stopped_as_it_starts_is_no_cause(tmp_path: Path) -> None:
+    """One of eight fails at once: the agent stops the others before it has read that they began."""
+    script = tmp_path / "train.sh"
+    script.write_text("test $RANK = 0 && exit 3; exec sleep 60\n")
+    flags = ["--standalone", "--nproc-per-node", "8", "--no-python"]
+    argv = [sys.executable, "-m", "elastic_agent", *flags, "sh", str(script)]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert ended.returncode == 1
+    assert "which its agent did not send" not in ended.stderr
+    assert "cause     : rank 0 " in ended.stderr

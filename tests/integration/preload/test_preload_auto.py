@@ -106,6 +106,27 @@ def test_imports_of_threads_are_recorded_and_those_of_children_are_not(jobs: lis
     assert job.output()[0] == "True False\n"
 
 
+def test_a_copy_of_an_installed_package_is_left_to_the_script(jobs: list[Job], tmp_path: Path) -> None:
+    """Which it has put before the installed one: the zygote would import that, and the script get another from then
+    on. What is installed alone is preloaded as ever."""
+    copy = tmp_path / "vendor" / "yaml"
+    copy.mkdir(parents=True)
+    (copy / "__init__.py").write_text("from . import part")
+    (copy / "part.py").write_text("")
+    job = auto_job(
+        jobs,
+        tmp_path,
+        "import os, sys\n"
+        "sys.path.insert(0, os.path.abspath('vendor'))\n"
+        "print('numpy' in sys.modules)\n"
+        "import yaml, numpy\n"
+        "print(os.path.relpath(yaml.__file__))\n",
+    )
+    learn(job)
+    assert job.run() == [0]
+    assert job.output()[0] == "True\nvendor/yaml/__init__.py\n"
+
+
 def test_an_import_after_a_change_of_the_environment_is_left_to_the_script(jobs: list[Job], tmp_path: Path) -> None:
     """A variable that is set before an import is meant for it: that import and those after it are not preloaded."""
     job = auto_job(

@@ -125,6 +125,16 @@ def test_forward_leaves_out_a_worker_that_the_signal_would_end(supervisor: Super
     assert supervisor.alive() == (3,)
 
 
+def test_a_signal_also_reaches_workers_whose_start_is_not_reported_yet(supervisor: Supervisor) -> None:
+    """So what it ends is not taken for killed by somebody else."""
+    supervisor.start([launch("sleep", "1000", key=key) for key in range(2)])
+    assert (supervisor.alive(), supervisor.unfinished()) == ((), (0, 1))
+    supervisor.signal(signal.SIGTERM)
+    exits = [fact for fact in facts_until(supervisor, Exited, 2) if isinstance(fact, Exited)]
+    assert {fact.exit_code for fact in exits} == {-signal.SIGTERM}
+    assert supervisor.unfinished() == ()
+
+
 def test_kill_group_ends_one_worker_with_its_group(supervisor: Supervisor, pipe: tuple[int, int]) -> None:
     """The other worker goes on."""
     supervisor.start([shell("sleep 1000 & echo $!; wait", key=key, out=pipe[1]) for key in range(2)])

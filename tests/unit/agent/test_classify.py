@@ -46,6 +46,35 @@ HANDLING = "\nDuring handling of the above exception, another exception occurred
 BECAUSE_OF = "\nThe above exception was the direct cause of the following exception:\n\n"
 
 
+HANDLED = FRAMES + "ValueError: bad sample 17\n" + "".join(f"step {step}\n" for step in range(50))
+"""A log of training that went on behind an exception."""
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stopped_by", "sign", "because"),
+    [
+        (-9, 0, Sign.OWN, "was killed by signal 9 (SIGKILL), which its agent did not send"),
+        (-15, 15, Sign.STOPPED, "was stopped by its agent with signal 15 (SIGTERM)"),
+        (3, 0, Sign.QUIET, "exited with code 3 and reported no lost peer"),
+        (1, 0, Sign.OWN, "raised ValueError: bad sample 17"),
+    ],
+)
+def test_an_exception_behind_which_training_went_on_is_not_what_ended_it(
+    exit_code: int, stopped_by: int, sign: Sign, because: str
+) -> None:
+    """But for exit code 1, with which Python ends behind an exception that nothing handled."""
+    found = classify_exit(exit_code, stopped_by, HANDLED)
+    assert found.sign is sign
+    assert found.because.startswith(because)
+
+
+def test_an_exception_of_several_lines_is_what_ended_a_worker_that_was_killed_behind_it() -> None:
+    """Its process was on the way out. C++ writes its frames, and torch warnings, behind the message."""
+    behind = "Exception raised from a at b.cpp:1\n" + "".join(f"frame #{number}: c10\n" for number in range(20))
+    text = f"{FRAMES}RuntimeError: one\ntwo\nthree\n{behind}[W1126 x.cpp:1] destroyed\n"
+    assert classify_exit(-9, 9, text).sign is Sign.OWN
+
+
 @pytest.mark.parametrize(
     ("exit_code", "stopped_by", "text", "sign"),
     [

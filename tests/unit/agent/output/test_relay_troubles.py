@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from elastic_agent.agent.output.sinks import FileSink
 from elastic_agent.agent.output.streams import Route, Stream
 from elastic_agent.agent.output.writers import HOLD_S
 from support.consoles import FINISH_S, Console, write_all
-from support.rigs.relays import LINE, Feed, Troubles
+from support.rigs.relays import LINE, Feed, Troubles, wait_for
 
 
 def test_a_closed_console_harms_nothing(troubles: Troubles, console: Console, tmp_path: Path, pipe: list[int]) -> None:
@@ -60,6 +61,25 @@ def test_a_blocked_terminal_holds_no_worker_up(troubles: Troubles, console: Cons
     assert troubles.dropped() > 2 * CONSOLE_BUFFER
     os.close(outer)
     os.close(inner)
+
+
+def test_what_a_worker_wrote_that_has_exited_is_read_though_others_are_held_up(
+    troubles: Troubles, console: Console, pipe: list[int]
+) -> None:
+    """The traceback in its pipe is the cause of the failure, while the console is behind with another's output."""
+    flood = troubles.feed(console, None, pipe[1], hold_s=10 * FINISH_S)
+    lines = LINE * (2 * CONSOLE_BUFFER // 100)
+    flooding = threading.Thread(target=write_all, args=(flood.fd, lines))
+    flooding.start()
+    failed = Feed(flood.relay, Route(shown=True))
+    wait_for(lambda: failed.stream.hold_until(time.monotonic()) is not None)
+    os.write(failed.fd, b"ValueError: why\n")
+    flood.relay.release(failed.stream)
+    wait_for(lambda: failed.stream.tail == b"ValueError: why\n")
+    os.close(pipe.pop(0))
+    flooding.join(FINISH_S)
+    os.close(failed.fd)
+    flood.end()
 
 
 def test_a_console_that_is_read_again_shows_the_later_lines(
