@@ -27,6 +27,7 @@ from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import TOGETHER, Ledger
 from .loop import account
+from .loop.between import Between
 from .loop.early import EarlyEnd, known_s
 from .loop.log import RunLog
 from .loop.marks import SAVE, marks_of
@@ -89,6 +90,8 @@ class Run:
         self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders: dict[str, Loader] = {}
         self._reductions, self._exchanges = Reductions(self._world), Exchanges()
+        kept = {**states, "run.vars": self.vars, "a reduction": self._reductions}
+        self.between: Between | None = Between(self._world, kept, self.log)
         self._early = EarlyEnd(stop_before, self.log)
         self._keyed_by_batch = self._streamed = False
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
@@ -125,10 +128,7 @@ class Run:
         before each sample, for libraries with generators of their own. replay: an iterable dataset that cannot say
         where it is is read again from the start of its epoch, by every rank. streams: an iterable dataset that divides
         itself by `get_worker_info()` is read as so many streams, whatever the number of loader processes, which must
-        divide it; every rank reads all of them.
-
-        Raises NotResumable, WrongState.
-        """
+        divide it; every rank reads all of them. Raises NotResumable, WrongState."""
         name = name or f"loader{len(self._loaders)}"
         if name in self._loaders:
             raise Misused(f"two loaders are named {name!r}: names tell their orders and places apart")
@@ -170,9 +170,9 @@ class Run:
         self._end()
 
     def step(self) -> None:
-        """After each optimizer step: the batches that were handed out are trained on. What is due, a save or an
-        exchange of requests, is done when the loop asks for its next batch, so that whatever follows the step in the
-        loop belongs to it; at once where no loader is looped over. That is collective."""
+        """After each optimizer step: the batches that were handed out are trained on. A save or exchange that is due is
+        made when the loop asks for its next batch, so that whatever follows the step in the loop belongs to it; at once
+        where no loader is looped over. That is collective."""
         if (sharding := self._sharding) is not None:
             sharding.check_closed()
         self.steps += 1
@@ -210,7 +210,7 @@ class Run:
         return digest({"states": states, "vars": self.vars.state_dict(), "places": places})
 
     def save(self, label: str = "") -> None:
-        """Asks for a checkpoint, on any rank: it is made at the next exchange. label: keeps it beyond retention."""
+        """Asks for a checkpoint, on any rank: made at the next exchange. label: keeps it beyond retention."""
         self._requests.label = label
 
     def stop(self) -> None:
@@ -257,8 +257,7 @@ class Run:
         self._marks.ended()
         self._requests.saved(self._persistence.wait)
         self._requests.closed()
-        # What follows draws the same numbers in a start that finds nothing left to do.
-        self._key_main()
+        self._key_main()  # what follows draws the same numbers in a start that finds nothing left to do
 
     def complete(self) -> None:
         """Behind all that belongs to the training: saves, and leaves a mark by which later starts of the same command
@@ -334,10 +333,12 @@ class Run:
         numbers = [int(due), int(requests.stop or stop), late, interval]
         saves, stops, late, interval = self._world.most(numbers)
         self._exchanges.agreed(self._boundaries, interval)
-        stops, self.stopping = stops and not self.stopping, self.stopping or bool(stops)
+        between = self.account.between_steps()  # else the end waits: batches in use would be lost to their epoch
+        stops = stops and between and not self.stopping
+        self.stopping |= bool(stops)
         if late and (saves or stops or force):
             self._skip()
-        elif (saves or stops or force) and self.account.between_steps():
+        elif (saves or stops or force) and between:
             with self._marks.section(SAVE):
                 self._save(requests.label or "")
                 requests.saved(self._persistence.wait)

@@ -19,6 +19,8 @@ class Context(Protocol):
     stopping: bool
     """Whether all ranks have agreed to end early: loops over loaders end then."""
     log: Any
+    between: Any
+    """As `loop.between.Between`; None where no loop is entered again."""
     division: Division | None
     """At level `bits`, how global batches are cut into shards."""
 
@@ -45,3 +47,5 @@ def _until_left(context: Context, going: Pass, batches: Iterator[Any]) -> Iterat
         exhausted = True
     finally:
         context.account.end(going, exhausted, over=not context.stopping)
+        if going.outermost and context.between is not None:
+            context.between.passed()

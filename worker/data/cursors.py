@@ -69,6 +69,10 @@ class Pass:
     """Whether this one began in no other's loop: none that was going on had given a batch yet."""
     gave: bool = False
     """Whether it has given a batch."""
+    follows: bool = False
+    """Whether it is outermost, and another such pass of this epoch of the run is over."""
+    loose: bool = False
+    """Whether the loop that it began in is over: it is an iterator that is kept, and no loop inside of that."""
     skipped: bool = False
     """Whether it was over before the script started again, so that it gives nothing."""
 
@@ -82,6 +86,8 @@ class Account:
         """Of each loader: outermost passes that are over in this epoch of the run."""
         self._skips: dict[str, int] = {}
         self._passes: list[Pass] = []
+        self.settled = True
+        """Whether nothing that checkpoints keep was changed between the passes of this epoch of the run."""
         self.committed: list[Span] = []
         """Since `take` was called last."""
         self.may_evaluate = False
@@ -93,7 +99,10 @@ class Account:
         for stale in [going for going in self._passes if going.loader == loader]:
             self.end(stale)
         inside = frozenset(name for name, other in self.cursors.items() if name != loader and other.held)
-        begun = Pass(loader, inside, outermost=not any(going.gave for going in self._passes))
+        begun = Pass(loader, inside, outermost=not any(going.gave and not going.loose for going in self._passes))
+        begun.follows = begun.outermost and bool(self.over)
+        if begun.outermost and not begun.follows:
+            self.settled = True
         if begun.outermost and self._skips.get(loader, 0):
             self._skips[loader] -= 1
             begun.skipped = True
@@ -109,8 +118,10 @@ class Account:
         done, cursor.stepped = cursor.stepped, False
         if cursor.held and (cursor.evaluates or cursor.in_use):
             # An evaluation inside of a training loop is not entered again: only that loop is.
-            done = done or cursor.in_use or going.outermost
+            done = done or cursor.in_use or (going.outermost and self.settled)
             self._commit(cursor)
+        if done and cursor.at_end and going.inside and any(self.cursors[name].stepped for name in going.inside):
+            return False  # what the outer loop does behind this one belongs to the step as well: it asks next
         if done:  # as `between_steps`, at every step
             for other in self.cursors.values():
                 if other.held and not other.evaluates and not other.in_use:
@@ -132,6 +143,8 @@ class Account:
         in it."""
         if going in self._passes:
             self._passes.remove(going)
+            for other in self._passes:
+                other.loose = other.loose or going.loader in other.inside
             cursor = self.cursors[going.loader]
             # The end of a stream has no sample, so no step will commit it.
             if cursor.in_use or (exhausted and all(span.first == span.last for span in cursor.held)):
@@ -171,7 +184,7 @@ class Account:
         going_on_in, looping = _NONE, False
         for going in self._passes:
             looping = looping or going.gave
-            if going.inside and not self._over(going):
+            if going.inside and not going.loose and not self._over(going):
                 going_on_in |= going.inside
         for name, cursor in self.cursors.items():
             if not (held := cursor.held):

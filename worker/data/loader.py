@@ -205,7 +205,10 @@ class Loader:
         return self._context.world_size if self._context.division is None else self._context.division.count
 
     def __iter__(self) -> Iterator[Any]:
-        going = self._context.account.begin(self.name)
+        account, between = self._context.account, self._context.between
+        going = account.begin(self.name)
+        if going.follows and between is not None and between.changes():
+            account.settled = False
         if going.skipped:
             batches: Iterator[Any] = iter(())
         else:
@@ -268,6 +271,8 @@ class Loader:
                 self.weight = weight
                 yield batch
         self._before_next(going, account, cursor)
+        if cursor.position >= end and not cursor.held:  # of batches that were smaller; the rest of the epoch is dropped
+            account.hand_out(Span(name, epoch, last, last, True))
 
     def _stream(self, going: Pass, source: StreamSource | DividedSource) -> Iterator[Any]:
         cursor = self._context.account.cursors[self.name]

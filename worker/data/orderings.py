@@ -193,8 +193,10 @@ class Listed(Ordering):
 
 
 def ordering_of(sampler: Any, n: int) -> Ordering:
-    """The ordering that stands for a sampler over a dataset of n samples."""
+    """The ordering that stands for a sampler, which is over a dataset of n samples if it does not say of how many."""
     kind = type(sampler)
+    if kind in (SequentialSampler, RandomSampler, DistributedSampler):  # which may be over a part of the dataset
+        n = len(sampler.dataset if kind is DistributedSampler else sampler.data_source)
     if kind is SequentialSampler:
         return InOrder(n)
     if kind is DistributedSampler:

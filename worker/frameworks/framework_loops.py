@@ -128,7 +128,7 @@ class DrivenRun(Run):
         """
         self._capture = capture
         super().__init__(directory, seed=seed, every=every, **states)
-        self.account = DrivenAccount()
+        self.account, self.between = DrivenAccount(), None
 
     @property
     def resumed(self) -> bool:

@@ -36,7 +36,11 @@ def adapted(states: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-class WholeModel:
+class Whole:
+    """A state that is gathered to be kept."""
+
+
+class WholeModel(Whole):
     """A model that FSDP1 wraps, whose state is whole on each rank. Collective, as is the optimizer's."""
 
     def __init__(self, net: torch.nn.Module) -> None:
@@ -53,7 +57,7 @@ class WholeModel:
         set_model_state_dict(self._net, state, options=StateDictOptions(full_state_dict=True))
 
 
-class _Optimizer:
+class _Optimizer(Whole):
     def __init__(self, net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._net, self._optimizer = net, optimizer
 

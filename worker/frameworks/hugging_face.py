@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.files import Content, Sums, check_file, sync_directory, write_file
-from ..errors import CheckpointDamaged, NotResumable
+from ..errors import CheckpointDamaged, NotResumable, WrongState
 from .stateful import NoRun, StatefulLoader
 
 MANIFEST = "elastic-agent.json"
+BATCHES = "elastic-agent-batches.json"
+"""What the Trainer's count of steps means in samples; it would be another place with batches of another size."""
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +48,8 @@ class Exact:
         if resume_from_checkpoint in (None, True):
             newest = newest_checkpoint(Path(self.args.output_dir))
             resume_from_checkpoint = str(newest) if newest is not None else None
+        if resume_from_checkpoint:
+            check_batches(Path(resume_from_checkpoint), self._batches(), self.args.world_size)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)  # type: ignore[misc]
 
     def _load_rng_state(self, checkpoint: Any) -> None:
@@ -54,7 +58,14 @@ class Exact:
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
         super()._save_checkpoint(*args, **options)  # type: ignore[misc]
         if self.args.should_save:
-            write_manifest(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            (folder / BATCHES).write_text(json.dumps(self._batches()))
+            write_manifest(folder)
+
+    def _batches(self) -> dict[str, int]:
+        """Samples of a batch over all ranks, and batches of a step."""
+        whole = self.args.train_batch_size * self.args.world_size
+        return {"global_batch": whole, "accumulated": self.args.gradient_accumulation_steps}
 
 
 class _Epochs:
@@ -98,6 +109,22 @@ def _skip_by_place() -> None:
 
     skip_first_batches.by_place = True  # type: ignore[attr-defined]
     module.skip_first_batches = skip_first_batches
+
+
+def check_batches(folder: Path, now: dict[str, int], ranks: int) -> None:
+    """Raises WrongState where the batches of a checkpoint were of another size: samples would be missed or repeated."""
+    try:
+        kept = json.loads((folder / BATCHES).read_bytes())
+    except FileNotFoundError:
+        return  # of a version before, or of another tool
+    if kept != now:
+        whole, rest = divmod(kept["global_batch"], ranks)
+        how = "another number of ranks, which divides it," if rest else f"per_device_train_batch_size={whole}"
+        raise WrongState(
+            f"{folder}: a batch had {kept['global_batch']} samples over all ranks, and a step {kept['accumulated']} of "
+            f"them; now {now['global_batch']} over {ranks} ranks, and {now['accumulated']}: give {how} and "
+            f"gradient_accumulation_steps={kept['accumulated']}, or another output_dir to begin anew"
+        )
 
 
 def write_manifest(folder: Path) -> None:

@@ -30,6 +30,7 @@ class NoRun:
 
     account: Account
     division: Division | None = None
+    between = None
 
     def __init__(self, seed: int) -> None:
         self.account = self.driven = DrivenAccount()

@@ -63,6 +63,11 @@ class Reductions:
             _restore(name, metric, self._kept_metrics.pop(name), self._world)
         return metric
 
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank holds now."""
+        means = {name: [mean.total, mean.count] for name, mean in self._means.items()}
+        return {"means": means, "metrics": {name: _states(metric) for name, metric in self._metrics.items()}}
+
     def means(self) -> dict[str, list[float]]:
         """Collective: what a checkpoint keeps of the means; those that the script has not asked for yet stay."""
         # A rank whose shards are all empty has not met a mean that others have.

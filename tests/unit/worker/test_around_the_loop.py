@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.proto.endings import FORWARDED
 from elastic_agent.worker import Every, Run
-from elastic_agent.worker.errors import Misused
+from elastic_agent.worker.errors import Misused, WrongState
+from elastic_agent.worker.frameworks.hugging_face import BATCHES, check_batches
 from elastic_agent.worker.loop import deadline, progress
 from elastic_agent.worker.loop.answers import cached
 from elastic_agent.worker.loop.forwarded_signals import Asked
@@ -362,3 +363,14 @@ def test_the_bar_is_drawn_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyP
         bar()
     bar.close()
     assert 2 <= len(drawn) <= 4
+
+
+def test_a_trainers_checkpoint_of_batches_of_another_size_is_refused(tmp_path: Path) -> None:
+    """Hugging Face's Trainer counts steps: with other batches they are another place. What to give is said."""
+    (tmp_path / BATCHES).write_text('{"global_batch": 8, "accumulated": 1}')
+    check_batches(tmp_path, {"global_batch": 8, "accumulated": 1}, 2)
+    with pytest.raises(WrongState, match="give per_device_train_batch_size=8 and"):
+        check_batches(tmp_path, {"global_batch": 4, "accumulated": 1}, 1)
+    with pytest.raises(WrongState, match="give another number of ranks, which divides it, and"):
+        check_batches(tmp_path, {"global_batch": 12, "accumulated": 1}, 3)
+    check_batches(tmp_path / "of another tool", {"global_batch": 4, "accumulated": 1}, 1)

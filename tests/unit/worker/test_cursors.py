@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from elastic_agent.worker import Every, Run
 from elastic_agent.worker.data.cursors import Account, Cursor, Pass, Span
+
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")  # in a life that trains no more
 
 
 def account(*loaders: str) -> Account:
@@ -138,3 +147,113 @@ def test_the_next_epoch_of_the_run_begins_all_passes_anew() -> None:
     made.restore("train", [1, 0, 1])
     made.next_epoch()
     assert not made.begin("train").skipped
+
+
+def test_an_iterator_that_is_kept_over_epochs_is_no_loop_around_the_next_ones() -> None:
+    """As `itertools.cycle` has it: the passes of later epochs are told apart as those of the first."""
+    made = account("labeled", "unlabeled")
+    cycled = None
+    for _ in range(2):
+        going = made.begin("labeled")
+        assert going.outermost
+        give(made, going, 0, 4, ends=True)
+        cycled = cycled or made.begin("unlabeled")
+        give(made, cycled, *made.cursors["unlabeled"].ahead()[1:], 100)
+        made.step()
+        assert made.ask(going)
+        made.end(going, exhausted=True)
+        assert made.places()["labeled"][2] == 1
+        made.next_epoch()
+
+
+def test_what_an_outer_loop_does_behind_an_inner_one_belongs_to_its_step() -> None:
+    """No state is taken as the inner loop ends, but when the outer one asks for its next batch."""
+    made = account("outer", "inner")
+    outer = made.begin("outer")
+    give(made, outer, 0, 1)
+    inner = made.begin("inner")
+    give(made, inner, 0, 2)
+    made.step()
+    give(made, inner, 2, 4, ends=True)
+    made.step()
+    assert place(made, "outer") == (0, 1)
+    assert not made.ask(inner)
+    made.end(inner, exhausted=True)
+    assert made.ask(outer)
+
+
+class Killed(BaseException):
+    """Ends a life of a script at once."""
+
+
+def evaluated(path: Path, between: bool, ends_after: int = -1) -> list[float]:
+    """Learning rates at each batch, training and evaluation alternating, of a life that is killed after so many."""
+    net = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    run = Run(path, every=Every(seconds=None), optimizer=optimizer, scheduler=scheduler)
+    train, validation = (run.loader(DataLoader(TensorDataset(torch.arange(4)), batch_size=2)) for _ in range(2))
+    seen: list[float] = []
+
+    def saw() -> None:
+        if len(seen) == ends_after:
+            run._persistence.wait()
+            raise Killed
+        seen.append(optimizer.param_groups[0]["lr"])
+        run.save()
+
+    try:
+        for _ in run.epochs(3):
+            for _ in train:
+                saw()
+                optimizer.step()
+                run.step()
+            if between:
+                scheduler.step()
+            with torch.no_grad():
+                for _ in validation:
+                    saw()
+            if not between:
+                scheduler.step()
+    except Killed:
+        pass
+    return seen
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_what_is_changed_between_training_and_evaluation_is_changed_once(tmp_path: Path, between: bool) -> None:
+    """Wherever the script is killed: a scheduler's step is neither done twice nor left out."""
+    whole = evaluated(tmp_path / "whole", between)
+    for ends in range(1, len(whole)):
+        path = tmp_path / f"killed-{ends}"
+        first = evaluated(path, between, ends)
+        again = evaluated(path, between)
+        assert first == whole[:ends]
+        assert again == whole[len(whole) - len(again) :]
+        assert len(again) <= len(whole) - ends + 3
+
+
+def test_an_evaluation_is_gone_on_with_in_its_middle_where_nothing_was_changed_before_it(tmp_path: Path) -> None:
+    whole = evaluated(tmp_path / "whole", between=False)
+    assert evaluated(tmp_path / "killed", False, 3) == whole[:3]
+    assert len(evaluated(tmp_path / "killed", False)) == len(whole) - 3
+
+
+def test_the_end_that_is_asked_for_waits_for_a_step_where_batches_are_in_use(tmp_path: Path) -> None:
+    """At the end of an epoch with a rest of an accumulation: it is trained on, and each epoch has its turn."""
+
+    def life(stops: bool) -> tuple[list[int], int]:
+        run, seen = Run(tmp_path, every=Every(seconds=None)), list[int]()
+        loader = run.loader(DataLoader(TensorDataset(torch.arange(5))))
+        for _ in run.epochs(3):
+            for count, (batch,) in enumerate(loader, 1):
+                seen += batch.tolist()
+                if count % 2 == 0:
+                    run.step()
+            if stops:
+                run.stop()
+        return seen, run.steps
+
+    first, _ = life(stops=True)
+    rest, steps = life(stops=False)
+    assert (first + rest, steps) == ([0, 1, 2, 3, 4] * 3, 6)

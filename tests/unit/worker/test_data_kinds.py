@@ -11,10 +11,14 @@ import torch
 from torch.utils.data import (
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
 )
 
-from elastic_agent.worker import Run
+from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import NotResumable
 from support.rigs.data_kinds import NEVER, Stateful
 
@@ -133,3 +137,32 @@ def test_a_dataset_that_does_not_draw_is_still_read_together(tmp_path: Path) -> 
 
     list(Run(tmp_path / "c", every=NEVER).loader(DataLoader(Counting(), batch_size=4)))
     assert Counting.calls == 2
+
+
+def test_a_sampler_over_a_part_of_the_dataset_reads_that_part(tmp_path: Path) -> None:
+    run, part = Run(tmp_path, every=Every(seconds=None)), range(4)
+    for sampler in (RandomSampler(part), SequentialSampler(part), DistributedSampler(part, 1, 0)):
+        loader = run.loader(DataLoader(TensorDataset(torch.arange(10)), batch_size=2, sampler=sampler))
+        assert sorted(index for (batch,) in loader for index in batch.tolist()) == [0, 1, 2, 3]
+
+
+def test_a_rest_that_larger_batches_leave_out_ends_its_epoch(tmp_path: Path) -> None:
+    """Nine of ten samples are trained on; with batches of six and drop_last there is none for the tenth."""
+
+    def life(batch: int, ends: bool) -> Iterator[int]:
+        run = Run(tmp_path, every=Every(steps=1))
+        loader = run.loader(
+            DataLoader(TensorDataset(torch.arange(10)), batch_size=3, drop_last=True), global_batch=batch
+        )
+        for _ in run.epochs(2):
+            for (given,) in loader:
+                yield len(given)
+                run.step()
+                if ends and run.steps == 3:
+                    run.save()
+            if ends:
+                run._persistence.wait()
+                return
+
+    assert list(life(3, ends=True)) == [3, 3, 3]
+    assert list(life(6, ends=False)) == [6]

@@ -1,0 +1,62 @@
+"""What a script does between two loops of an epoch.
+
+A start that goes on in the second loop comes by there once more, as it runs the script from the top. So a checkpoint
+taken in the second loop must find nothing changed since the end of the first: a scheduler's step would count twice.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from ..checkpoints.pieces import identity, local_of, rebuild
+from ..frameworks.fsdp1 import Whole
+
+
+class Between:
+    """Whether that changes what checkpoints keep. States that FSDP1 has to gather are not looked at."""
+
+    def __init__(self, world: Any, kept: dict[str, Any], log: Any) -> None:
+        """world: of all ranks. kept: what checkpoints keep, by name, with a `state_dict` of this rank."""
+        self._things = {name: thing for name, thing in kept.items() if not isinstance(thing, Whole)}
+        self._world, self._log = world, log
+        self._mark: dict[str, Any] | None = None
+        self._tensors: list[torch.Tensor] = []
+        """The tensors of the mark, so that no new one gets the memory of one that is gone."""
+        self._reported = False
+
+    def passed(self) -> None:
+        """A loop is over."""
+        self._tensors = []
+        self._mark = self._now(self._tensors)
+
+    def changes(self) -> bool:
+        """Collective, as the next loop begins: whether anything was changed since, on any rank."""
+        now = self._now([])
+        changed = [name for name in now if self._mark is not None and now[name] != self._mark.get(name)]
+        found = bool(self._world.most([int(bool(changed))])[0])
+        if found and not self._reported:
+            self._reported = True
+            self._log.info(
+                "the script changes %s between two loops of an epoch, which a start within the second loop would do "
+                "again: no checkpoint is taken within an evaluation that follows; do it behind that, and one is",
+                ", ".join(changed) or "what another rank keeps",
+            )
+        return found
+
+    def _now(self, kept: list[torch.Tensor]) -> dict[str, Any]:
+        def marked(_: Any, tensor: torch.Tensor) -> Any:
+            kept.append(tensor)
+            return (*identity(tensor), 0 if tensor.is_inference() else local_of(tensor)._version)
+
+        return {name: rebuild(thing.state_dict(), marked, other=_plain) for name, thing in self._things.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Equal where the values are, NaN included."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return (value.shape, value.dtype.str, value.tobytes())
+    return repr(value) if isinstance(value, float) else value
