@@ -81,11 +81,11 @@ def main(args: Sequence[str] | None = None, *, standalone: bool | None = None) -
     except AgentError as error:
         if not as_program:
             raise
-        raise SystemExit(_fail(error)) from None
+        raise SystemExit(_fail(error, args)) from None
     except OSError as error:
         if not as_program:
             raise
-        raise SystemExit(_fail(_refused(error))) from None
+        raise SystemExit(_fail(_refused(error), args)) from None
     if as_program:
         raise SystemExit(0)
 
@@ -103,11 +103,16 @@ def entry() -> NoReturn:
     raise SystemExit(0)
 
 
-def _fail(error: AgentError) -> int:
+def _fail(error: AgentError, args: Sequence[str]) -> int:
     if not error.reported:
         from .reporting.console import Console
+        from .reporting.printing import printing_of
 
-        Console(os.environ).fail(error)
+        try:
+            spelled = spell_out(args)
+        except UsageError:  # the error itself, mostly
+            spelled = ["--"]
+        Console(os.environ, printing_of(os.environ, spelled[: spelled.index("--")])).fail(error)
     return error.exit_code
 
 

@@ -56,11 +56,11 @@ def run_command(
         _loaded(as_program)
         with noticing(config, agent, console.tell):
             report = watched.run(agent, last=as_program)
-        if recorded is not None:
-            recorded.concluded(report, agent.status())
         error = error_of(report, agent.name)
         _say_if_unused(config, console)
         console.conclude(title, report, error)
+        if recorded is not None:
+            recorded.concluded(report, agent.status())
     except AgentError as failure:
         console.fail(failure)
         raise

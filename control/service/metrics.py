@@ -204,7 +204,7 @@ def text_of(samples: Iterable[Sample]) -> bytes:
         if found:
             kind, meaning = METRICS[name]
             lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *found]
-    return ("\n".join(lines) + "\n").encode()
+    return ("\n".join(lines) + "\n").encode(errors="replace")  # a run id need not be UTF-8
 
 
 def _escaped(value: str) -> str:

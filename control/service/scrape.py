@@ -100,4 +100,4 @@ class Scraping:
         status = agent.status()
         # That it answers shows that the loop turns.
         ready = path == "/healthz" or status.phase is Phase.WORKING
-        return 200 if ready else 503, f"{status.phase.value}: {status.because}\n".encode(), PLAIN
+        return 200 if ready else 503, f"{status.phase.value}: {status.because}\n".encode(errors="replace"), PLAIN

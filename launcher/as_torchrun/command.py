@@ -24,7 +24,12 @@ def get_args_parser() -> ArgumentParser:
 
     parser: ArgumentParser = torchrun.get_args_parser()
     for flag in _own_flags():
-        parser.add_argument(f"--{flag.name}", f"--{flag.key}", default=None, metavar=flag.metavar, help=flag.help)
+        names = dict.fromkeys((f"--{flag.name}", f"--{flag.key}"))
+        if flag.read is None:
+            parser.add_argument(*names, action="store_true", help=flag.help)
+        else:
+            how = "append" if flag.many else "store"
+            parser.add_argument(*names, action=how, default=None, metavar=flag.metavar, help=flag.help)
     return parser
 
 
@@ -42,9 +47,11 @@ def config_from_args(args: Namespace) -> tuple[LaunchConfig, Callable[..., Any] 
     config, entrypoint, entrypoint_args = torchrun.config_from_args(args)
     own: dict[str, Any] = {}
     for flag in _own_flags():
-        text = getattr(args, flag.key, None)
-        if text is not None and flag.read is not None:
-            own[flag.key] = flag.read(f"--{flag.name}", text)
+        given = getattr(args, flag.key, None)
+        if flag.read is None:
+            own |= {flag.key: True} if given else {}
+        elif given is not None:
+            own[flag.key] = flag.read(f"--{flag.name}", "\n".join(given) if flag.many else given)
     return replace(settings_of(config, os.environ), **own), entrypoint, entrypoint_args
 
 
@@ -73,4 +80,4 @@ def _main(args: Sequence[str] | None) -> None:
 
 def _own_flags() -> list[Flag]:
     names = set(LaunchConfig.__dataclass_fields__)
-    return [flag for flag in FLAGS if flag.ours and flag.read is not None and flag.key in names]
+    return [flag for flag in FLAGS if flag.ours and flag.key in names]

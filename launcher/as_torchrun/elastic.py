@@ -14,6 +14,7 @@ from typing import Any
 from ...agent.errors import AgentError
 from ..api import NodeAgent, Program
 from ..reporting.console import Console
+from ..reporting.printing import printing_of
 from ..reporting.summary import write_summary
 from .outcome import as_torch_error
 from .settings import settings_of
@@ -49,7 +50,7 @@ def launch_agent(
     settings = settings_of(config, os.environ)
     # torch leaves it in the launcher's environment too, where its own code reads it.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = str(config.signals_to_handle)
-    console = Console(os.environ)
+    console = Console(os.environ, printing_of(os.environ))
     try:
         node = NodeAgent(settings, _runnable(entrypoint, title), *args, tell=console.tell)
         console.name = node.name

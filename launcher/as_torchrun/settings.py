@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from ...agent.errors import UsageError
+from ..config.arguments import read_variable
 from ..config.config import LaunchConfig
 from ..config.flags import FLAGS
 
@@ -56,9 +57,9 @@ def _unquoted(configs: Mapping[str, Any]) -> dict[str, Any]:
 def own_settings(env: Mapping[str, str]) -> dict[str, Any]:
     """Fields that torch's LaunchConfig does not have, from the PET_ variables in `env`. Raises UsageError."""
     return {
-        flag.key: flag.read(flag.variable, env[flag.variable])
+        flag.key: read_variable(flag, env[flag.variable])
         for flag in FLAGS
-        if flag.ours and flag.read is not None and flag.variable in env and flag.key in _OWN_NAMES
+        if flag.ours and flag.variable in env and flag.key in _OWN_NAMES
     }
 
 

@@ -57,16 +57,19 @@ def from_environment(env: Mapping[str, str], spelled: Sequence[str]) -> dict[str
     for flag in FLAGS:
         if not flag.variable or flag.variable not in env or f"--{flag.name}" in given:
             continue
-        text = env[flag.variable]
-        if flag.read is not None:
-            defaults[flag.key] = flag.read(flag.variable, text)
-        elif text.strip() in ("0", "1"):
-            defaults[flag.key] = text.strip() == "1"
-        elif not text and flag.variable == STANDALONE:
-            defaults[flag.key] = True
-        else:
-            raise UsageError(f"{flag.variable} is {text!r}, but --{flag.name} is a switch; give 1 for on or 0 for off")
+        defaults[flag.key] = read_variable(flag, env[flag.variable])
     return defaults
+
+
+def read_variable(flag: Flag, text: str) -> object:
+    """The flag's value, from the text of its variable. Raises UsageError, naming the variable."""
+    if flag.read is not None:
+        return flag.read(flag.variable, text)
+    if text.strip() in ("0", "1"):
+        return text.strip() == "1"
+    if not text and flag.variable == STANDALONE:
+        return True
+    raise UsageError(f"{flag.variable} is {text!r}, but --{flag.name} is a switch; give 1 for on or 0 for off")
 
 
 def find_flag(typed: str) -> Flag:

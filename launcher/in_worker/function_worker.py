@@ -18,13 +18,15 @@ def main(folder: str) -> None:
     returned None."""
     function, args = _load(folder)
     local_rank = os.environ["LOCAL_RANK"]
+    # Now: the function may change its environment.
+    path = os.path.join(folder, f"result_{os.environ['ELASTIC_AGENT_ROUND']}_{os.environ['RANK']}.pickle")
     try:
         result = function(*(_fill_in(arg, local_rank) for arg in args))
     except SystemExit as exit_call:
         if exit_call.code:
             raise
         result = None
-    _write_result(folder, getattr(function, "__qualname__", repr(function)), result)
+    _write_result(path, getattr(function, "__qualname__", repr(function)), result)
 
 
 def _load(folder: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -47,9 +49,7 @@ def _fill_in(arg: object, local_rank: str) -> object:
     return Template(arg).safe_substitute(local_rank=local_rank) if isinstance(arg, str) else arg
 
 
-def _write_result(folder: str, title: str, result: object) -> None:
-    name = f"result_{os.environ['ELASTIC_AGENT_ROUND']}_{os.environ['RANK']}.pickle"
-    path = os.path.join(folder, name)
+def _write_result(path: str, title: str, result: object) -> None:
     with open(path + ".part", "wb") as file:
         try:
             pickle.dump(result, file)

@@ -79,9 +79,15 @@ class FunctionCall:
         return pickled
 
     def result(self, round: int, rank: int) -> object:  # noqa: A002 - the field's word
-        """The result of the worker with that global rank. Raises UsageError if it cannot be unpickled here."""
+        """The result of the worker with that global rank. Raises UsageError if there is none, or it cannot be unpickled
+        here."""
         try:
             file = open(os.path.join(self._folder, f"result_{round}_{rank}.pickle"), "rb")  # noqa: SIM115 - closed below
+        except FileNotFoundError as error:
+            raise UsageError(
+                f"{self.title} on rank {rank} ended its process with 0 before it returned, so there is no result; "
+                "return from it, or call sys.exit(0), instead of os._exit(0)"
+            ) from error
         except OSError as error:
             raise InternalError(f"the result of rank {rank} is missing: {error}; please report it") from error
         with file:

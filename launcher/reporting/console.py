@@ -119,6 +119,10 @@ class Console:
         erase, self._in_place = ERASE if self._in_place else "", False
         self._print(f"{erase}{text}\n")
 
+    def raw(self, line: str) -> None:
+        """Print a line as it is, for programs."""
+        self._print(f"{line}\n")
+
     def _print(self, text: str) -> None:
         try:
             for at in range(0, len(text), PIECE_CHARS):

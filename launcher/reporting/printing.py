@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
+
+FORMAT = "--log-format="
 
 
 class Printing(NamedTuple):
@@ -14,3 +17,10 @@ class Printing(NamedTuple):
 
 
 PLAIN = Printing()
+
+
+def printing_of(env: Mapping[str, str], flags: Collection[str] = ()) -> Printing:
+    """What the PET_ variables and these flags, as `spell_out` has them, ask for; a wrong value asks for nothing."""
+    quiet, verbose = (env.get(name, "").strip() == "1" for name in ("PET_QUIET", "PET_VERBOSE"))
+    formats = [flag for flag in flags if flag.startswith(FORMAT)] or [FORMAT + env.get("PET_LOG_FORMAT", "").strip()]
+    return Printing("--quiet" in flags or quiet, "--verbose" in flags or verbose, formats[-1] == FORMAT + "json")

@@ -18,6 +18,7 @@ from dataclasses import fields
 from functools import partial
 
 from ...agent.report import Report, Status
+from .console import Console
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class TorchEvents:
         self._facts = {"run_id": run_id, "role": role, "rdzv_backend": backend or "c10d"}
         self._title = title
         self._began_s = time.monotonic()
+        self._console = Console({})
 
     def follow(self, name: str, service: Service) -> None:
         """Pass on the events of this service, where a program has registered the handler. name: what other nodes call
@@ -122,4 +124,4 @@ class TorchEvents:
             record(event, self._handler)
         elif self._handler == "console":
             line = {"name": name, "source": source, "timestamp": 0, "metadata": metadata}
-            print(json.dumps(line), file=sys.stderr, flush=True)
+            self._console.raw(json.dumps(line))

@@ -47,3 +47,12 @@ def test_each_line_is_an_object_where_json_is_asked_for(tmp_path: Path) -> None:
     assert len({line["node"] for line in lines}) == 1
     assert (lines[-1]["kind"], lines[-1]["exit_code"]) == ("end", 1)
     assert "\x1b" not in done.stderr
+
+
+def test_a_mistake_in_the_command_line_is_an_object_too(tmp_path: Path) -> None:
+    """It is the only line of an agent that does not start."""
+    for flags in (["--log-format", "json", "missing.py"], ["--log-format=json", "-m", "no_such_module"]):
+        command = [sys.executable, "-m", "elastic_agent", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+        line = json.loads(done.stderr)
+        assert (line["kind"], line["exit_code"]) == ("end", done.returncode) == ("end", 2)

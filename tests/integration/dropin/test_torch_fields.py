@@ -287,6 +287,17 @@ def test_the_console_handler_writes_torchs_events(tmp_path: Path, launcher: str)
     assert {*facts.split(), "agent_restarts", "duration_ms"} == set(seen[0]["metadata"])
 
 
+def test_a_stderr_that_takes_nothing_changes_no_end(tmp_path: Path) -> None:
+    """The handler prints there: the exit status and the summary are those of the job all the same."""
+    script, summary = program(tmp_path, "raise SystemExit(5)"), tmp_path / "summary.json"
+    command = [sys.executable, "-m", "elastic_agent", "--event-log-handler=console", str(script)]
+    env = {**os.environ, "ELASTIC_AGENT_SUMMARY": str(summary)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stderr=full, env=env, timeout=60, check=False)
+    assert done.returncode == 1
+    assert json.loads(summary.read_text())["cause"]["rank"] == 0
+
+
 def test_a_registered_handler_gets_the_events(tmp_path: Path) -> None:
     """One that the program itself has registered in torch, by its name; the agent's own events, too, as they happen,
     which torch's handlers do not get."""

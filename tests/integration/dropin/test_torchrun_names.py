@@ -181,3 +181,14 @@ def test_record_writes_what_main_raises(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(ValueError, match="nobodys"):
         torchrun.main(["--nproc-per-node=nobodys", script])
     assert "nobodys" in error_file.read_text()
+
+
+def test_our_flags_beside_torchs_may_be_repeated_and_be_switches(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on our own command line, and by their variables where a launch is within another program."""
+    told = ["--notify", "exec:a", "--page", "--notify", "exec:b", script]
+    config, _, _ = torchrun.config_from_args(torchrun.parse_args(told))
+    assert config.page
+    assert config.notify == ("exec:a", "exec:b")
+    monkeypatch.setenv("PET_PAGE", "1")
+    config, _, _ = torchrun.config_from_args(torchrun.parse_args([script]))
+    assert config.page

@@ -51,6 +51,16 @@ def test_a_restarted_function_returns_what_its_last_round_returned() -> None:
     assert launch(LaunchConfig(max_restarts=1), calls.fail_once) == {0: ("1", "2")}
 
 
+def test_results_go_to_their_ranks_though_the_function_changes_its_environment() -> None:
+    """As one does that launches workers of its own, or divides ranks into groups."""
+    assert launch(TWO, calls.lost, "0") == {0: "0", 1: "1"}
+
+
+def test_a_function_that_ends_its_process_without_a_result_is_named() -> None:
+    with pytest.raises(UsageError, match="vanish on rank 0 ended its process with 0 before it returned"):
+        launch(ONE, calls.vanish)
+
+
 @pytest.mark.parametrize("code", [0, None])
 def test_a_function_that_exits_0_has_succeeded_and_returned_nothing(code: object) -> None:
     """sys.exit(0) is a success for a script, and so for a function."""

@@ -88,3 +88,16 @@ def store_value(text: str) -> str:
     if os.environ["RANK"] == "0":
         store.set("text", text)
     return str(store.get("text").decode())
+
+
+def lost(rank: str) -> str:
+    """Changes what the process is known by, as a launcher within one does."""
+    own = os.environ["RANK"]
+    os.environ.clear()
+    os.environ.update(RANK=rank, ELASTIC_AGENT_ROUND="9")
+    return own
+
+
+def vanish() -> None:
+    """Ends the process behind Python's back."""
+    os._exit(0)

@@ -86,3 +86,8 @@ def test_the_newest_checkpoint_has_a_step_and_an_age(monkeypatch: pytest.MonkeyP
         "elastic_agent_checkpoint_step 50",
         "elastic_agent_checkpoint_age_seconds 30",
     }
+
+
+def test_a_run_id_that_is_no_utf_8_is_shown_all_the_same() -> None:
+    sample = ("elastic_agent_info", {"run_id": "caf\udce9"}, 1.0)
+    assert b'run_id="caf?"' in text_of([sample])
