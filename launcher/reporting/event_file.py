@@ -166,7 +166,10 @@ class EventFile:
                 self._dropped = 0
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        # O_NONBLOCK: a FIFO that nobody reads is refused, and not waited for.
+        made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        os.set_blocking(made, True)
+        return made
 
     def _rotate(self) -> None:
         """Go on in a new file where this one is full. Of agents that share it, one renames it."""

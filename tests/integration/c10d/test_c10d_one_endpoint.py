@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
@@ -27,7 +29,8 @@ from elastic_agent.rendezvous.store import (
     StoreSpoiled,
     StoreUnreachable,
 )
-from support.network import free_port
+from support.network import Switch, free_port, virtual_switch, why_unavailable
+from support.rigs import endpoint_node as endpoint_node_module
 
 BOUND_S = 20.0
 LEASE_S = 1.0
@@ -317,3 +320,41 @@ def _listening(endpoint: str) -> socket.socket:
     bound = claim(parse_endpoint(endpoint)).socket
     assert bound is not None
     return bound
+
+
+@contextmanager
+def endpoint_node(switch: Switch, endpoint: str, *more: str) -> Iterator[str]:
+    """The node of the endpoint, in a namespace of its own, until it is killed; what it says."""
+    command = [*switch.within("old"), sys.executable, endpoint_node_module.__file__, endpoint, *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_the_node_of_the_endpoint_is_told_after_it_lost_its_power() -> None:
+    """No packet says that its connections are gone. It boots, starts its agent again, and begins no second job."""
+    if why := why_unavailable():
+        pytest.skip(why)
+    with virtual_switch() as switch:
+        switch.add("old")
+        endpoint = f"{switch.addresses['old']}:{free_port()}"
+        with endpoint_node(switch, endpoint) as said:
+            assert said == "hosts"
+            listed = OneEndpoint(parse_endpoint(endpoint), Keys("one"), endpoint_node_module.LEASE_S)
+            next_host = open_addressed(listed, "one", endpoint_node_module.opening("next", False))
+        next_host.host(2, "next", b"old", (10_001, b"announced"), f"{switch.address}{next_host.reserved}")
+        herald = threading.Thread(target=next_host.tell, daemon=True, name="test-herald")
+        herald.start()
+        try:
+            with endpoint_node(switch, endpoint, "again") as said:
+                assert said == "told"
+                switch.cut("old")
+            switch.mend("old")
+            with endpoint_node(switch, endpoint, "again") as said:
+                assert said == "told"
+        finally:
+            next_host.close_host()
+            herald.join(BOUND_S)
