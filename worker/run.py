@@ -52,6 +52,9 @@ class Run:
     that verifies has been loaded into them.
     """
 
+    stopping = False
+    """Whether all ranks have agreed to end early."""
+
     def __init__(
         self,
         directory: str | os.PathLike[str] | None = None,
@@ -83,15 +86,12 @@ class Run:
         self.vars, self.account, self._ledger = Vars(), Account(), Ledger()
         self.steps = self.epoch = 0
         """Steps done, over all restarts; and the epoch of `epochs` that is going on."""
-        self.stopping = False
-        """Whether all ranks have agreed to end early."""
         self._states, self._every, self._shards = states, every or Every(), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders: dict[str, Loader] = {}
         self._reductions, self._exchanges = Reductions(self._world), Exchanges()
-        kept = {**states, "run.vars": self.vars, "a reduction": self._reductions}
-        self.between: Between | None = Between(self._world, kept, self.log)
+        self.between: Between | None = Between(self._world, states, self.vars, self._reductions, self.log)
         self._early = EarlyEnd(stop_before, self.log)
         self._keyed_by_batch = self._streamed = False
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..store import StoreForeign, StoreReplaced, StoreSpoiled
+from ..store import NO_BEAT, SPOILED, StoreForeign, StoreReplaced, StoreSpoiled
 from ..text import percent_encoded
 from .client import TcpStoreClient
 
@@ -196,3 +196,11 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
             f"{where} was restarted and has lost the records of job {excerpt(served)}; restart all agents"
         )
     return life
+
+
+def host_count(found: bytes | None) -> int:
+    """What the counter of the host's heartbeats says: a number, `NO_BEAT` or `SPOILED`."""
+    if found is None:
+        return NO_BEAT
+    count = parse_count(found)
+    return SPOILED if count is None else count

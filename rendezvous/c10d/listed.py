@@ -175,11 +175,11 @@ def first_answer(endpoint: Endpoint, ask: Callable[[TcpStoreClient, Address], An
             with closing(connect(address, str(endpoint), LOOK_S, LOOK_S)) as client:
                 return ask(client, address)
         except Refused:
-            continue
+            continue  # nothing listens there
         except StoreUnreachable as why:
             silent = silent or why
         except StoreError:
-            continue
+            continue  # another program does
     if silent is not None:
         raise silent
     return None

@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 
 from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, parse_endpoint
-from ..store import NO_BEAT, SPOILED, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
-from .claim import PortTaken, claim, several_hosts, taken_here
+from ..store import NO_BEAT, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
+from .claim import PortTaken, claim, gave_up, several_hosts, taken_here
 from .client import HandshakeTimeout, TcpStoreClient, connect, connect_any
 from .descriptors import DescriptorWatch
 from .keys import (
@@ -26,6 +26,7 @@ from .keys import (
     create_keys,
     excerpt,
     foreign_count,
+    host_count,
     mark_served,
     parse_count,
     verify,
@@ -157,7 +158,7 @@ class C10dStore(HostedLeadership):
         head, compacted = self._log_seen
         self._log_seen = checked_log(where, keys, found, max(head, self._published.number), compacted)
         self._newest_version_seen = checked_count(where, keys.round_head, found, MAX_COUNT, self._newest_version_seen)
-        self._host_count = _host_count(found.get(keys.host_beat))
+        self._host_count = host_count(found.get(keys.host_beat))
         if own:
             self._published.restore(self._client, where, keys, node, found, self._log_seen[1])
         return self._newest_version_seen
@@ -276,13 +277,6 @@ class C10dStore(HostedLeadership):
         return head, compacted
 
 
-def _host_count(found: bytes | None) -> int:
-    if found is None:
-        return NO_BEAT
-    count = parse_count(found)
-    return SPOILED if count is None else count
-
-
 @dataclass(frozen=True, slots=True)
 class Hosting:
     """What the process that serves a store needs beside its endpoint."""
@@ -315,25 +309,21 @@ def open_c10d(
 
     is_host: True hosts whatever HOST resolves to, False never hosts, None hosts if the endpoint can be bound.
     connect_timeout_s: how long to wait for another node to serve the store. on_wait: called once, with one line, when
-    the first attempt has failed. cancelled: when set, the wait ends with StoreUnreachable. join: called with the store,
-    on the host before other nodes are let in; its errors end the opening, but for StoreUnreachable, which is retried.
-    hosting: what matters only if this process serves. reach: makes one attempt to reach a store that another serves.
-
-    Raises ValueError for a malformed endpoint; StoreUnreachable if the store was not served in time; StoreForeign if
-    the server is not a TCPStore, or serves no job or another job; StoreError if it cannot be hosted here as asked.
+    the first attempt has failed. cancelled: ends the wait, with StoreUnreachable. join: called with the store, on the
+    host before others are let in; its errors end the opening, but for StoreUnreachable. hosting: what matters only if
+    this process serves. reach: makes one attempt to reach a store that another serves. Raises ValueError for a wrong
+    endpoint; StoreUnreachable if the store was not served in time; StoreForeign if the server is not a TCPStore, or
+    serves no job or another one; StoreError if it cannot be hosted here as asked.
     """
     where, reach = parse_endpoint(endpoint), reach or _reach
-    stop, pause_s = cancelled or threading.Event(), RETRY_FIRST_S
-    deadline = time.monotonic() + connect_timeout_s
+    stop, pause_s, deadline = cancelled or threading.Event(), RETRY_FIRST_S, time.monotonic() + connect_timeout_s
+    hosted: C10dStore | str = ""
     while True:
         try:
             # Tried again each time: the name may resolve only later, and a port that was taken may become free.
-            taken = ""
-            if is_host is not False:
-                hosted = _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
-                if isinstance(hosted, C10dStore):
-                    return hosted
-                taken = hosted
+            hosted = "" if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
+            if isinstance(hosted, C10dStore):
+                return hosted
             return reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
         except PortTaken:
             # If another agent of this run id has it, an error of `join` says more than the port.
@@ -343,23 +333,16 @@ def open_c10d(
         except HandshakeTimeout as why:
             raise StoreForeign(str(why)) from why
         except StoreUnreachable as why:
-            reason = f"{why}; {taken}" if taken else str(why)
+            reason = f"{why}; {hosted}" if hosted else str(why)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise _gave_up(where, connect_timeout_s, reason)
+            raise gave_up(where, connect_timeout_s, reason)
         if on_wait is not None:
             on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
             on_wait = None
         if stop.wait(min(pause_s, left_s)):
             raise StoreUnreachable(f"this node was asked to stop while it waited for the store at {where}; {reason}")
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
-
-
-def _gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:
-    return StoreUnreachable(
-        f"gave up on the store at {where} after {after_s:g} s: {reason}; check that elastic-agent runs on that node "
-        "and that --rdzv-endpoint names it"
-    )
 
 
 def _host(

@@ -18,8 +18,9 @@ from ..frameworks.fsdp1 import Whole
 class Between:
     """Whether that changes what checkpoints keep. States that FSDP1 has to gather are not looked at."""
 
-    def __init__(self, world: Any, kept: dict[str, Any], log: Any) -> None:
-        """world: of all ranks. kept: what checkpoints keep, by name, with a `state_dict` of this rank."""
+    def __init__(self, world: Any, states: dict[str, Any], variables: Any, reductions: Any, log: Any) -> None:
+        """world: of all ranks. The rest but the log is what checkpoints keep, each with a `state_dict` of this rank."""
+        kept = {**states, "run.vars": variables, "a reduction": reductions}
         self._things = {name: thing for name, thing in kept.items() if not isinstance(thing, Whole)}
         self._world, self._log = world, log
         self._mark: dict[str, Any] | None = None

@@ -30,7 +30,7 @@ from elastic_agent.rendezvous.store import (
     StoreUnreachable,
 )
 from support.network import Switch, free_port, virtual_switch, why_unavailable
-from support.rigs import endpoint_node as endpoint_node_module
+from support.outside import endpoint_node as endpoint_node_module
 
 BOUND_S = 20.0
 LEASE_S = 1.0

@@ -1,5 +1,5 @@
-"""`endpoint_node.py ENDPOINT`: the node of the endpoint of a c10d store. It begins the job `one` there and prints that it
-hosts it; with `again`, unless it is told within `WAITED_S` that the job goes on elsewhere. Then it waits for its end."""
+"""`endpoint_node.py ENDPOINT`: the node of the endpoint of a c10d store. It begins the job `one` there and prints that
+it hosts it; with `again`, unless it is told within `WAITED_S` that the job goes on elsewhere. Then it waits."""
 
 from __future__ import annotations
 
