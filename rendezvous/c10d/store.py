@@ -317,14 +317,9 @@ def open_c10d(
     """
     where, reach = parse_endpoint(endpoint), reach or _reach
     stop, pause_s, deadline = cancelled or threading.Event(), RETRY_FIRST_S, time.monotonic() + connect_timeout_s
-    hosted: C10dStore | str = ""
     while True:
         try:
-            # Tried again each time: the name may resolve only later, and a port that was taken may become free.
-            hosted = "" if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
-            if isinstance(hosted, C10dStore):
-                return hosted
-            return reach(where, run_id, deadline - time.monotonic(), call_timeout_s, join)
+            return _attempt(where, run_id, is_host, deadline - time.monotonic(), call_timeout_s, join, hosting, reach)
         except PortTaken:
             # If another agent of this run id has it, an error of `join` says more than the port.
             with suppress(StoreForeign, StoreUnreachable):
@@ -333,7 +328,7 @@ def open_c10d(
         except HandshakeTimeout as why:
             raise StoreForeign(str(why)) from why
         except StoreUnreachable as why:
-            reason = f"{why}; {hosted}" if hosted else str(why)
+            reason = str(why)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise gave_up(where, connect_timeout_s, reason)
@@ -343,6 +338,22 @@ def open_c10d(
         if stop.wait(min(pause_s, left_s)):
             raise StoreUnreachable(f"this node was asked to stop while it waited for the store at {where}; {reason}")
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
+
+
+def _attempt(
+    where: Endpoint, run_id: str, is_host: bool | None, left_s: float, call_timeout_s: float, join: Join | None,
+    hosting: Hosting, reach: Reach,
+) -> C10dStore:  # fmt: skip
+    """Made each time: the name may resolve only later, and a port that was taken may become free."""
+    hosted = "" if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
+    if isinstance(hosted, C10dStore):
+        return hosted
+    try:
+        return reach(where, run_id, left_s, call_timeout_s, join)
+    except HandshakeTimeout:
+        raise
+    except StoreUnreachable as why:
+        raise StoreUnreachable(f"{why}; {hosted}" if hosted else str(why)) from why
 
 
 def _host(

@@ -14,6 +14,7 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     TensorDataset,
 )
@@ -140,8 +141,9 @@ def test_a_dataset_that_does_not_draw_is_still_read_together(tmp_path: Path) -> 
 
 
 def test_a_sampler_over_a_part_of_the_dataset_reads_that_part(tmp_path: Path) -> None:
-    run, part = Run(tmp_path, every=Every(seconds=None)), range(4)
-    for sampler in (RandomSampler(part), SequentialSampler(part), DistributedSampler(part, 1, 0)):
+    run, part = Run(tmp_path, every=Every(seconds=None)), TensorDataset(torch.arange(4))
+    samplers: list[Sampler[int]] = [RandomSampler(part), SequentialSampler(part), DistributedSampler(part, 1, 0)]
+    for sampler in samplers:
         loader = run.loader(DataLoader(TensorDataset(torch.arange(10)), batch_size=2, sampler=sampler))
         assert sorted(index for (batch,) in loader for index in batch.tolist()) == [0, 1, 2, 3]
 
