@@ -300,8 +300,11 @@ def _preempted(node: Node, leaving: Verdict) -> Verdict:
 def stop_leftovers(node: Node, rules: Rules, now: float, because: str) -> Move:
     """All workers exited 0: wait for what they left running, before this node counts as finished."""
     rungs = stop_ladder.linger(now, rules.grace_s, rules.leftovers, rules.leftover_s)
+    effects: tuple[Effect, ...] = ()
+    if node.leaving is not None and rules.leftovers is not stop_ladder.Leftovers.KEEP:
+        rungs, effects = rungs.ask_now(now), (SignalWorkers(SIGTERM),)  # a request to leave ends that time
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, finished=True, because=because)
-    return node, (WakeAt(rungs.until),)
+    return node, (*effects, WakeAt(rungs.until))
 
 
 def climb(node: Node, now: float) -> Move:

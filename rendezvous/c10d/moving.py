@@ -84,8 +84,8 @@ class Home:
 
     def _move(self, place: Place) -> None:
         self.listed.point(place.pointer)
+        self.on_moved(place.pointer)  # before any session is at the new host, and reads what it announces
         self.place = place
-        self.on_moved(place.pointer)
 
     def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str) -> None:
         """Serve the store here from now on, in this epoch. `announced`: the newest announcement, and its version; `at`:

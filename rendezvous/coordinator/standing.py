@@ -40,6 +40,8 @@ def reviewed(state: Rendezvous, now: float) -> Rendezvous:
     """The state without what no living node stands for."""
     if state.phase is RoundPhase.CLOSED or (state.doubt_until is None and not state.finishing):
         return state
+    if _all_finished(state):
+        return state  # their last records say so, however soon they ended: the job is about to be closed
     if all(seen.dead for seen in _participants(state)):
         return _begin_again(state, now)
     until = state.doubt_until
@@ -51,6 +53,12 @@ def reviewed(state: Rendezvous, now: float) -> Rendezvous:
 def allows(state: Rendezvous, phase: RoundPhase) -> bool:
     """Whether this state may move to this phase."""
     return state.doubt_until is None or phase in (RoundPhase.OVER, RoundPhase.GATHERING)
+
+
+def _all_finished(state: Rendezvous) -> bool:
+    """Whether all members of the round that runs have finished, and none was lost."""
+    members = state.seen_members() if state.phase is RoundPhase.RUNNING else []
+    return bool(members) and all(seen.record.finished and not seen.lost for _, seen in members)
 
 
 def _participants(state: Rendezvous) -> Iterator[Seen]:

@@ -198,6 +198,8 @@ class Hooks:
         for name in run.loaders:
             if name.startswith("train"):
                 run.batch_done(name)
+                if trainer.is_last_batch:
+                    run.account.leave(name)
         run.step()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -238,8 +240,11 @@ class Hooks:
     ) -> None:
         if self._run is None or trainer.state.fn != "fit" or trainer.sanity_checking:
             return
-        if trainer.fit_loop.epoch_loop.val_loop._is_sequential:
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        if loop._is_sequential:
             self._run.batch_done(f"val{dataloader_idx}")
+            if batch_idx + 1 >= loop._max_batches[dataloader_idx]:
+                self._run.account.leave(f"val{dataloader_idx}")
             return
         for name in self._run.loaders:
             if name.startswith("val"):

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.data.cursors import Account, Cursor, Pass, Span
+from elastic_agent.worker.frameworks.framework_loops import DrivenAccount
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")  # in a life that trains no more
 
@@ -147,6 +148,21 @@ def test_the_next_epoch_of_the_run_begins_all_passes_anew() -> None:
     made.restore("train", [1, 0, 1])
     made.next_epoch()
     assert not made.begin("train").skipped
+
+
+def test_a_pass_that_a_framework_leaves_at_its_limit_is_over_for_a_start_too() -> None:
+    """A checkpoint taken behind it is no place in its middle: the next pass is one of a new epoch."""
+    made = DrivenAccount()
+    made.cursors = {"train": Cursor()}
+    going = made.begin("train")
+    for first in (0, 8):
+        made.hand_out(Span("train", 0, first, first + 8, False))
+    made.done("train")
+    made.leave("train")
+    made.end(going)
+    assert made.places()["train"][:2] == [1, 0]
+    made.begin("train")
+    assert made.places()["train"][:2] == [1, 0]
 
 
 def test_an_iterator_that_is_kept_over_epochs_is_no_loop_around_the_next_ones() -> None:
