@@ -83,12 +83,12 @@ class FunctionCall:
         here."""
         try:
             file = open(os.path.join(self._folder, f"result_{round}_{rank}.pickle"), "rb")  # noqa: SIM115 - closed below
-        except FileNotFoundError as error:
-            raise UsageError(
-                f"{self.title} on rank {rank} ended its process with 0 before it returned, so there is no result; "
-                "return from it, or call sys.exit(0), instead of os._exit(0)"
-            ) from error
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and os.path.exists(os.path.join(self._folder, PAYLOAD)):
+                raise UsageError(
+                    f"{self.title} on rank {rank} ended its process with 0 before it returned, so there is no result; "
+                    "return from it, or call sys.exit(0), instead of os._exit(0)"
+                ) from error
             raise InternalError(f"the result of rank {rank} is missing: {error}; please report it") from error
         with file:
             try:
