@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -107,12 +108,24 @@ def test_the_node_of_the_dead_host_finds_the_job_and_begins_none(opened: Open) -
     assert (back.hosted, back.epoch) == (False, 2)
 
 
+def killed(store: MovingStore) -> None:
+    """Ends its node. Its port is free on return, as that of a process that has ended."""
+    where = parse_endpoint(store.reserved)
+    store.close_host()
+    deadline = time.monotonic() + BOUND_S
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex((where.host, where.port)) == errno.ECONNREFUSED:
+                return
+        assert time.monotonic() < deadline
+
+
 def test_the_node_of_the_dead_host_waits_for_one_that_is_silent_for_a_moment(
     opened: Open, pausing: type[Pausing]
 ) -> None:
     """A host that stands still for less than a lease is no reason for a second job of the same run id."""
     a, b = opened("a"), opened("b", start=pausing)
-    a.close_host()
+    killed(a)
     b.host(2, "b", b"job", (10_001, b"announced"))
     pausing.runs.clear()
     thaw = threading.Timer(2 * LOOK_S, pausing.runs.set)
@@ -125,7 +138,7 @@ def test_the_node_of_the_dead_host_waits_for_one_that_is_silent_for_a_moment(
 def test_a_job_begins_without_a_node_that_stays_silent(opened: Open, pausing: type[Pausing]) -> None:
     """One without power is not waited for longer than a host may stand still."""
     a, _ = opened("a"), opened("b", start=pausing)
-    a.close_host()
+    killed(a)
     pausing.runs.clear()
     began = time.monotonic()
     assert opened("a", silence_s=1.5).hosted
