@@ -168,3 +168,13 @@ def _bound(family: int, host: str) -> socket.socket:
         made.close()
         raise
     return made
+
+
+def probe_peer(connection: socket.socket, idle_s: int, every_s: int, probes: int) -> None:
+    """Have the kernel ask the peer for a sign of life after `idle_s` of silence, again every `every_s`, and break the
+    connection where so many probes stay without: at once where the peer's host has booted since. Connections inherit it
+    from the socket that listens (tcp(7), SO_KEEPALIVE)."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, every_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)

@@ -6,16 +6,14 @@ from ...proto.frozen import replace
 from ...rendezvous.agreements import Act
 from ...rendezvous.records import NodeState
 from .. import exit_status
-from . import on_agreement, stop_ladder, transitions
+from . import on_agreement, transitions
 from .events import (
-    Effect,
     Event,
     ForwardAsked,
     ForwardSignal,
     LeaveAsked,
     SignalNotForwarded,
     SignalReceived,
-    SignalWorkers,
     WakeAt,
 )
 from .state import Node, Phase, Rules, Verdict
@@ -27,14 +25,14 @@ def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) ->
     if event.signum == transitions.SIGTERM and _settles(node, rules):
         # As a scheduler sends it, which kills all some time later: half of the grace is for that.
         return _settle(node, rules, now, verdict, min(rules.settle_s, rules.grace_s / 2))
-    return _ask_leftovers(*leave(node, rules, now, verdict, event.signum), now, event.signum)
+    return transitions.ask_leftovers(*leave(node, rules, now, verdict, event.signum), now, event.signum)
 
 
 def on_leave_asked(node: Node, event: LeaveAsked, now: float, rules: Rules) -> Move:
     verdict = Verdict(exit_status.PREEMPTED, f"asked to leave: {event.reason}")
     if _settles(node, rules):
         return _settle(node, rules, now, verdict, rules.settle_s)
-    return _ask_leftovers(*leave(node, rules, now, verdict), now, transitions.SIGTERM)
+    return transitions.ask_leftovers(*leave(node, rules, now, verdict), now)
 
 
 def _settles(node: Node, rules: Rules) -> bool:
@@ -48,14 +46,6 @@ def _settle(node: Node, rules: Rules, now: float, verdict: Verdict, limit_s: flo
     because = f"leaving; workers may first save what they have done, for up to {limit_s:g} s"
     node, effects = on_agreement.ask(node, Act.SETTLE, "", verdict.because, now, rules)
     return replace(node, because=because), (*effects, WakeAt(node.leave_at))
-
-
-def _ask_leftovers(node: Node, effects: tuple[Effect, ...], now: float, signum: int) -> Move:
-    """A request to stop ends the time in which processes may end by themselves."""
-    if node.phase is not Phase.STOPPING or node.ladder is None or node.ladder.rung not in stop_ladder.WAITING:
-        return node, effects
-    rungs = node.ladder.ask_now(now)
-    return replace(node, ladder=rungs), (*effects, SignalWorkers(signum), WakeAt(rungs.until))
 
 
 def leave(node: Node, rules: Rules, now: float, verdict: Verdict, signum: int = transitions.SIGTERM) -> Move:

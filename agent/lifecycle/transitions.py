@@ -300,11 +300,18 @@ def _preempted(node: Node, leaving: Verdict) -> Verdict:
 def stop_leftovers(node: Node, rules: Rules, now: float, because: str) -> Move:
     """All workers exited 0: wait for what they left running, before this node counts as finished."""
     rungs = stop_ladder.linger(now, rules.grace_s, rules.leftovers, rules.leftover_s)
-    effects: tuple[Effect, ...] = ()
-    if node.leaving is not None and rules.leftovers is not stop_ladder.Leftovers.KEEP:
-        rungs, effects = rungs.ask_now(now), (SignalWorkers(SIGTERM),)  # a request to leave ends that time
     node = replace(node, phase=Phase.STOPPING, ladder=rungs, finished=True, because=because)
-    return node, (*effects, WakeAt(rungs.until))
+    if node.leaving is not None and rules.leftovers is not stop_ladder.Leftovers.KEEP:
+        return ask_leftovers(node, (), now)
+    return node, (WakeAt(rungs.until),)
+
+
+def ask_leftovers(node: Node, effects: tuple[Effect, ...], now: float, signum: int = SIGTERM) -> Move:
+    """A request to stop, or to leave, ends the time in which processes may end by themselves."""
+    if node.phase is not Phase.STOPPING or node.ladder is None or node.ladder.rung not in stop_ladder.WAITING:
+        return node, effects
+    rungs = node.ladder.ask_now(now)
+    return replace(node, ladder=rungs), (*effects, SignalWorkers(signum), WakeAt(rungs.until))
 
 
 def climb(node: Node, now: float) -> Move:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 
+from ...rendezvous.endpoint import probe_peer
 from .server import Server
 
 BACKLOG = 4096
@@ -25,12 +26,7 @@ class ServerThread(Server):
     def __init__(self, bound: socket.socket) -> None:
         """`bound`: belongs to the server from now on. Raises OSError if another process listens on its port."""
         bound.listen(BACKLOG)
-        for option, value in (
-            (socket.TCP_KEEPIDLE, PEER_IDLE_S),
-            (socket.TCP_KEEPINTVL, PEER_PROBE_S),
-            (socket.TCP_KEEPCNT, PEER_PROBES),
-        ):
-            bound.setsockopt(socket.IPPROTO_TCP, option, value)  # which connections inherit
+        probe_peer(bound, PEER_IDLE_S, PEER_PROBE_S, PEER_PROBES)
         host, port = bound.getsockname()[:2]
         family, host = (socket.AF_INET, "127.0.0.1") if host in ("0.0.0.0", "::") else (bound.family, host)  # noqa: S104
         self.address: tuple[int, tuple[str, int]] = int(family), (host, port)

@@ -52,6 +52,8 @@ class Recorder:
         self._changes: dict[str, str] = {}
         self._set_by_script: set[str] = set()
         self._path: list[str] = []
+        self._added: dict[str, bool] = {}
+        """What `_is_added` found, by package: of each a thousand modules may follow."""
         self._undo: list[tuple[str, object]] = []
 
     def install(self) -> None:
@@ -72,8 +74,12 @@ class Recorder:
                 method, original = self._undo.pop()
                 setattr(os._Environ, method, original)
             return None
-        if sys.path != self._path and self._is_added(name):
-            return None
+        if sys.path != self._path:
+            package = name.partition(".")[0]
+            if package not in self._added:
+                self._added[package] = self._is_added(package)
+            if self._added[package]:
+                return None
         with self._lock:
             now = raw_environment()
             changes = changed(self._env, now) if now != self._env else {}
@@ -110,7 +116,7 @@ class Recorder:
             self._undo.append((method, original))
             setattr(os._Environ, method, changing)
 
-    def _is_added(self, name: str) -> bool:
+    def _is_added(self, package: str) -> bool:
         """Whether the script has put a folder with this package before the installed ones: a copy of its own, while the
         zygote would import the installed one of that name."""
         added = []
@@ -119,7 +125,7 @@ class Recorder:
                 break
             if entry not in self._path:
                 added.append(entry)
-        found = PathFinder.find_spec(name.partition(".")[0], added) if added else None
+        found = PathFinder.find_spec(package, added) if added else None
         return found is not None and found.loader is not None  # a folder alone does not hide an installed package
 
     def _is_installed(self, frame: FrameType | None) -> bool:

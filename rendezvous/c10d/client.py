@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..endpoint import Address, Endpoint, resolve
+from ..endpoint import Address, Endpoint, probe_peer, resolve
 from ..store import StoreError, StoreForeign, StoreUnreachable
 
 MAX_VALUE_BYTES = 1024 * 1024
@@ -45,8 +45,9 @@ _CHECK_ONE = bytes([_CHECK]) + _SIZE.pack(1)
 _TIMEVAL = struct.Struct("@ll")
 """`struct timeval` of socket(7): seconds and microseconds."""
 _DISCARD = struct.pack("=ii", 1, 0)
-_NO_FAMILY = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 """`struct linger` of socket(7): on, for 0 s."""
+_NO_FAMILY = (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
+"""How the kernel says that it was built or started without an IP version."""
 
 
 class Refused(StoreUnreachable):
@@ -124,15 +125,8 @@ class TcpStoreClient:
             self._socket.close()
 
     def probe(self, idle_s: int, probes: int) -> None:
-        """Have the kernel ask for a sign of life after each `idle_s` of silence, and break the connection where so many
-        in a row stay without: at once where the other host has booted since (tcp(7), SO_KEEPALIVE)."""
-        for level, option, value in (
-            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s),
-            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, idle_s),
-            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes),
-        ):
-            self._socket.setsockopt(level, option, value)
+        """As `endpoint.probe_peer`, with one probe after each `idle_s`."""
+        probe_peer(self._socket, idle_s, idle_s, probes)
 
     def put_later(self, key: str, value: bytes) -> None:
         """Set a key with the next request, whose answer acknowledges it (the server takes requests in order)."""

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 
-from ..endpoint import Address, Endpoint
+from ..endpoint import Address, Endpoint, probe_peer
 from ..store import StoreError
 from .claim import port_taken
 from .descriptors import check_for_server
@@ -112,10 +112,7 @@ def _start(bound: socket.socket, host: str, port: int, *, listens: bool) -> obje
     """The server, and its own first connection. Raises OSError if another process listens on the port, else
     StoreError."""
     if listens:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # which connections inherit, as the next three
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PEER_IDLE_S)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PEER_PROBE_S)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PEER_PROBES)
+        probe_peer(bound, PEER_IDLE_S, PEER_PROBE_S, PEER_PROBES)
         bound.listen(BACKLOG)  # only now: a client that connects before the server runs would get no answer
     made: list[object] = []
     failed: list[BaseException] = []

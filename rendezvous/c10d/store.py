@@ -350,10 +350,10 @@ def _attempt(
         return hosted
     try:
         return reach(where, run_id, left_s, call_timeout_s, join)
-    except HandshakeTimeout:
-        raise
     except StoreUnreachable as why:
-        raise StoreUnreachable(f"{why}; {hosted}" if hosted else str(why)) from why
+        if not hosted or isinstance(why, HandshakeTimeout):
+            raise
+        raise StoreUnreachable(f"{why}; {hosted}") from why
 
 
 def _host(

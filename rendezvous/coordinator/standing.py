@@ -58,7 +58,7 @@ def allows(state: Rendezvous, phase: RoundPhase) -> bool:
 def _all_finished(state: Rendezvous) -> bool:
     """Whether all members of the round that runs have finished, and none was lost."""
     members = state.seen_members() if state.phase is RoundPhase.RUNNING else []
-    return bool(members) and all(seen.record.finished and not seen.lost for _, seen in members)
+    return bool(members) and all(seen.finished and not seen.lost for _, seen in members)
 
 
 def _participants(state: Rendezvous) -> Iterator[Seen]:

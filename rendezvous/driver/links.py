@@ -18,6 +18,7 @@ from _operator import _compare_digest  # as in channel.py
 from collections.abc import Callable
 from contextlib import closing, suppress
 
+from ..endpoint import probe_peer
 from ..records import Witness
 from .channel import MAC, NAME, NONCE, listener, mac, name_of
 
@@ -120,10 +121,7 @@ def accept(secret: bytes, node: str, connected: socket.socket) -> Link | None:
 
 def _watch(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_S)
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    probe_peer(connected, IDLE_S, PROBE_S, PROBES)
 
 
 class Peer:

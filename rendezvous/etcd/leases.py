@@ -81,7 +81,8 @@ class Leases:
                 if not left:
                     raise
                 with self._lock:  # another thread may have obtained new ones meanwhile
-                    self._job = None if self._job is job else self._job
+                    if self._job is job:
+                        self._job = None
                     if self._of_nodes.get(node) is own:
                         self._of_nodes.pop(node, None)
         raise AssertionError("unreachable")

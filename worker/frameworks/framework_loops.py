@@ -38,11 +38,9 @@ class DrivenAccount(Account):
 
     def begin(self, loader: str) -> Pass:
         """A pass begins at the loader's position if it has given nothing since that was set, else at a new epoch."""
-        cursor = self.cursors[loader]
-        cursor.held.clear()
-        if loader in self._given and cursor.position:
-            # The framework left the pass before its end, at a limit of its own.
-            cursor.epoch, cursor.position = cursor.epoch + 1, 0
+        self.cursors[loader].held.clear()
+        if loader in self._given:
+            self.leave(loader)
         self._given.discard(loader)
         self.over[loader] = 0
         begun = self._current[loader] = Pass(loader, frozenset(), outermost=True, skipped=loader in self.skip)

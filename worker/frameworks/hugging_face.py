@@ -121,9 +121,10 @@ def check_batches(folder: Path, now: dict[str, int], ranks: int) -> None:
         whole, rest = divmod(kept["global_batch"], ranks)
         how = "another number of ranks, which divides it," if rest else f"per_device_train_batch_size={whole}"
         raise WrongState(
-            f"{folder}: a batch had {kept['global_batch']} samples over all ranks, and a step {kept['accumulated']} of "
-            f"them; now {now['global_batch']} over {ranks} ranks, and {now['accumulated']}: give {how} and "
-            f"gradient_accumulation_steps={kept['accumulated']}, or another output_dir to begin anew"
+            f"{folder} was written with {kept['global_batch']} samples in a batch over all ranks and "
+            f"gradient_accumulation_steps={kept['accumulated']}, and this start has {now['global_batch']} over {ranks} "
+            f"ranks and {now['accumulated']}: give {how} and gradient_accumulation_steps={kept['accumulated']}, or "
+            "another output_dir to begin anew"
         )
 
 

@@ -41,8 +41,8 @@ class Between:
         if found and not self._reported:
             self._reported = True
             self._log.info(
-                "the script changes %s between two loops of an epoch, which a start within the second loop would do "
-                "again: no checkpoint is taken within an evaluation that follows; do it behind that, and one is",
+                "the script changes %s between two loops of an epoch, and a restart within the second loop would "
+                "repeat that: no checkpoint is taken within the evaluation; to have one, change it after that",
                 ", ".join(changed) or "what another rank keeps",
             )
         return found

@@ -13,7 +13,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 import pytest
 
 from elastic_agent.agent.worker_store.in_thread import ServerThread
-from elastic_agent.rendezvous.c10d.addressed import AddressedStore, Opening, open_addressed
+from elastic_agent.proto.frozen import replace
+from elastic_agent.rendezvous.c10d.addressed import AddressedStore, open_addressed
 from elastic_agent.rendezvous.c10d.claim import claim
 from elastic_agent.rendezvous.c10d.client import connect
 from elastic_agent.rendezvous.c10d.keys import Keys, create_keys, mark_served
@@ -22,7 +23,6 @@ from elastic_agent.rendezvous.c10d.one_endpoint import OneEndpoint
 from elastic_agent.rendezvous.c10d.store import Hosting
 from elastic_agent.rendezvous.endpoint import parse_endpoint, resolve
 from elastic_agent.rendezvous.store import (
-    Store,
     StoreElsewhere,
     StoreForeign,
     StoreReplaced,
@@ -47,19 +47,10 @@ class Nodes:
 
     def open(self, node: str, *, hosts: bool = False, wait_s: float = BOUND_S, run_id: str = "one") -> AddressedStore:
         """As the agent `node`; again, as one that opens its store anew."""
-
-        def join(store: Store) -> None:
-            store.write_job(node.encode())
-
-        opening = Opening(
-            node=node,
-            start=ServerThread,
+        opening = replace(
+            endpoint_node_module.opening(node, hosts),
             told=self.told.setdefault(node, []),
-            is_host=hosts,
             connect_timeout_s=wait_s,
-            cancelled=threading.Event(),
-            join=join,
-            on_wait=None,
             hosting=Hosting(warn=self.warned.append),
         )
         listed = OneEndpoint(parse_endpoint(self.endpoint), Keys(run_id), LEASE_S)

@@ -41,7 +41,7 @@ def test_a_refused_endpoint_is_waited_for_and_then_given_up() -> None:
     ]
 
 
-def test_a_port_that_another_process_here_holds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_process_here_holds_is_named() -> None:
     """Such as a port forwarder's on the loopback address: the agent on that node does not look for one elsewhere."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

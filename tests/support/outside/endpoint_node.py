@@ -22,6 +22,8 @@ WAITED_S = 12.0
 
 
 def opening(node: str, hosts: bool) -> Opening:
+    """As the agent `node` opens the store; what of that a test wants otherwise it replaces."""
+
     def join(store: Store) -> None:
         store.write_job(node.encode())
 

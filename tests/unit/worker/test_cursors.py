@@ -33,6 +33,17 @@ def stepped(made: Account) -> list[Span]:
     return made.take()
 
 
+def nested() -> tuple[Account, Pass, Pass]:
+    """A loop and one inside of it, whose first batch has had its step; and their passes."""
+    made = account("outer", "inner")
+    outer = made.begin("outer")
+    give(made, outer, 0, 1)
+    inner = made.begin("inner")
+    give(made, inner, 0, 2)
+    made.step()
+    return made, outer, inner
+
+
 def place(made: Account, loader: str) -> tuple[int, int]:
     return made.cursors[loader].epoch, made.cursors[loader].position
 
@@ -90,12 +101,7 @@ def test_no_state_is_taken_in_an_evaluation_inside_of_a_training_loop() -> None:
 
 
 def test_an_outer_batch_stays_in_use_over_the_steps_of_the_inner_loop() -> None:
-    made = account("outer", "inner")
-    outer = made.begin("outer")
-    give(made, outer, 0, 1)
-    inner = made.begin("inner")
-    give(made, inner, 0, 2)
-    made.step()
+    made, _, inner = nested()
     assert place(made, "outer") == (0, 0)
     assert place(made, "inner") == (0, 2)
     give(made, inner, 2, 4, ends=True)
@@ -184,12 +190,7 @@ def test_an_iterator_that_is_kept_over_epochs_is_no_loop_around_the_next_ones() 
 
 def test_what_an_outer_loop_does_behind_an_inner_one_belongs_to_its_step() -> None:
     """No state is taken as the inner loop ends, but when the outer one asks for its next batch."""
-    made = account("outer", "inner")
-    outer = made.begin("outer")
-    give(made, outer, 0, 1)
-    inner = made.begin("inner")
-    give(made, inner, 0, 2)
-    made.step()
+    made, outer, inner = nested()
     give(made, inner, 2, 4, ends=True)
     made.step()
     assert place(made, "outer") == (0, 1)
