@@ -108,7 +108,17 @@ def on_round_while_stopping(node: Node, event: RoundSeen, now: float, rules: Rul
     node = on_agreement.without_served(replace(node, latest_round=event.round), event.round, rules)
     if event.round.phase is RoundPhase.CLOSED and node.verdict is None and not node.finished:
         return on_request.leave(node, rules, now, verdicts.of_closed(node, event.round))
+    if _leaves_what_is_over(node, event.round, rules):
+        because = f"round {node.round} is over, so what its workers left behind on this node is stopped"
+        return transitions.ask_leftovers(replace(node, because=because), (), now)
     return node, ()
+
+
+def _leaves_what_is_over(node: Node, seen: Round, rules: Rules) -> bool:
+    """Whether processes that this node's finished workers left behind may run beside the next round: the coordinator
+    waits for their end, and counts this node as lost if that takes long."""
+    kept = rules.leftovers is stop_ladder.Leftovers.KEEP
+    return node.finished and not kept and seen.phase is not RoundPhase.CLOSED and not _still_in(node, seen, rules)
 
 
 def on_round_while_finished(node: Node, event: RoundSeen, now: float, rules: Rules) -> Move:

@@ -114,8 +114,10 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
 
 
 def doubt(state: Rendezvous, now: float) -> str:
-    """That no node may be alive that had a part in what was announced."""
-    left_s = max(0.0, (state.doubt_until or now) - now)
+    """That no node may be alive that had a part in what was announced, or none that waits for a place."""
+    if state.doubt_until is None:
+        return "reading which of the nodes that wait for a place are alive"
+    left_s = max(0.0, state.doubt_until - now)
     parts = {member.node: seen for member, seen in state.seen_members()}
     parts |= {node: seen for node, seen in state.nodes.items() if seen.finished}
     why = f"to see whether a node that had a part in round {state.number} is alive"

@@ -16,14 +16,18 @@ from collections.abc import Iterator
 from ...proto.frozen import replace
 from ..failures import Ending, EndKind
 from ..records import NodeRecord, RoundPhase
+from . import leases
 from .nodes import HAS_FINISHED, Seen
-from .state import Placement, Rendezvous, RoundEnd, Rules
+from .state import LeaseReadings, Placement, Rendezvous, RoundEnd, Rules
 
 BEGAN_AGAIN = "the job begins again: no node that had a part in it is alive"
 
 
 def doubted(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
-    """The state of a successor: in doubt, unless it had a part itself in what its predecessor announced."""
+    """The state of a successor: in doubt, unless it had a part itself in what its predecessor announced. A store that
+    outlives the nodes also holds records of the dead; the leases show which."""
+    if state.announced is not None and not rules.hosted and leases.watched(state, rules):
+        state = replace(state, readings=LeaseReadings(awaited=True))
     parts = [seen.record.node for seen in _participants(state)]
     in_doubt = bool(parts) and rules.own not in parts
     return replace(state, doubt_until=now + rules.lease_s) if in_doubt else state
@@ -52,7 +56,9 @@ def reviewed(state: Rendezvous, now: float) -> Rendezvous:
 
 def allows(state: Rendezvous, phase: RoundPhase) -> bool:
     """Whether this state may move to this phase."""
-    return state.doubt_until is None or phase in (RoundPhase.OVER, RoundPhase.GATHERING)
+    if state.doubt_until is not None and phase not in (RoundPhase.OVER, RoundPhase.GATHERING):
+        return False
+    return not (state.readings.awaited and phase is RoundPhase.RUNNING)
 
 
 def _all_finished(state: Rendezvous) -> bool:

@@ -110,6 +110,8 @@ class LeaseReadings:
     to then is beyond doubt."""
     oldest_at: float | None = None
     """After the last one: the oldest `heard_at` of a node that is watched and not lost. None: there was none."""
+    awaited: bool = False
+    """No round begins before the next one is answered: a node that waits for a place may have died before this term."""
 
 
 @dataclass(frozen=True, slots=True)

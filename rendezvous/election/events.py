@@ -18,7 +18,8 @@ class Ballot:
     newest: Position
     """The newest announcement that it has read."""
     dead: frozenset[str]
-    """Nodes whose processes it knows to be dead; the last host is one of them."""
+    """Those of the voters and hosts that it knows of whose processes it knows to be dead; the last host is one of them.
+    Not all that ever died: the question must fit into one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,8 @@ def _turn(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Mov
     state = replace(state, promised=(epoch, rules.node), votes=frozenset({rules.node}))
     if elects(state.electorate, state.votes, state.dead, state.host):
         return _elected(state)
-    ballot = Ballot(epoch, rules.node, state.newest, state.dead)
+    concerned = {*state.electorate.voters, *state.electorate.before, state.host}
+    ballot = Ballot(epoch, rules.node, state.newest, state.dead & concerned)
     voters = asked(state.electorate, rules.node, state.dead)
     until = now + ASKS_S
     because = f"asking {', '.join(voters)} to let this node host the store (epoch {epoch})"

@@ -230,28 +230,23 @@ class Calls:
         itself."""
         if self.cluster.reached:
             return
-        from .diagnosis import explain  # imports ssl, which most processes never need
+        found = self._explain_all(what)
+        self.cluster.reached = "" in found
+        refused = [why for why in found if isinstance(why, EtcdTlsRefused)]
+        if refused and not self.cluster.reached:
+            raise refused[0]
 
-        refused: EtcdTlsRefused | None = None
-        for _ in self.cluster.servers:
-            server = self.cluster.current()
-            try:
-                self.cluster.reached = not explain(server.endpoint, self.cluster.tls, what)
-            except EtcdTlsRefused as error:
-                refused = error
-            if self.cluster.reached:
-                return
-            self.cluster.switch_from(server)
-            self._check_open()
-        if refused is not None:
-            raise refused
+    def _explain_all(self, what: str) -> list[str | EtcdTlsRefused]:
+        from .diagnosis import explain_all  # imports ssl, which most processes never need
+
+        self._check_open()
+        return explain_all([server.endpoint for server in self.cluster.servers], self.cluster.tls, what)
 
     def _reasons(self, what: str) -> Iterator[str]:
-        from .diagnosis import explain
-
-        for server in self.cluster.servers:
-            self._check_open()
-            yield explain(server.endpoint, self.cluster.tls, what) or f"{server} answers now"
+        for server, why in zip(self.cluster.servers, self._explain_all(what), strict=True):
+            if isinstance(why, EtcdTlsRefused):
+                raise why
+            yield why or f"{server} answers now"
 
     def _gave_up(self, what: str, attempts: _Attempts, unanswered: str, after_s: float) -> StoreUnreachable:
         if unanswered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.diagnosis import PROBE_S
 from elastic_agent.rendezvous.etcd.errors import (
     EtcdClosed,
     EtcdFailed,
@@ -24,6 +26,7 @@ from elastic_agent.rendezvous.etcd.errors import (
     EtcdWatchLost,
 )
 from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
+from elastic_agent.rendezvous.etcd.retries import CALL_S
 from elastic_agent.rendezvous.store import StoreUnreachable
 from support.etcd_servers import VERSIONS, Server, Servers, serving
 from support.network import free_ports
@@ -190,6 +193,27 @@ def test_a_client_survives_a_restart_of_all_servers(three: Servers, client: Etcd
     with closing(client.watch(b"k", start_revision=watch.next_revision)) as again:
         assert [change.item.value for change in again.wait(BOUND_S)] == [b"after"]
     client.revoke(lease)
+
+
+def test_why_no_server_answers_is_found_for_all_at_once() -> None:
+    """A call to five addresses that take no packets ends a probe behind its deadline, not five."""
+    with ExitStack() as silent:
+        ports = [_without_answer(silent) for _ in range(5)]
+        with closing(EtcdClient([Endpoint("127.0.0.1", port) for port in ports])) as client:
+            began = time.monotonic()
+            with pytest.raises(EtcdFailed, match=r"(does not answer.*){5}"):
+                client.read(Read(b"k"))
+            assert time.monotonic() - began < CALL_S + 3 * PROBE_S
+
+
+def _without_answer(until: ExitStack) -> int:
+    """A port whose queue of connections is full: the kernel drops what asks for another."""
+    full = until.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+    for _ in range(3):
+        waiting = until.enter_context(socket.socket())
+        waiting.setblocking(False)
+        waiting.connect_ex(full.getsockname())
+    return int(full.getsockname()[1])
 
 
 def test_a_client_survives_the_replacement_of_a_member(three: Servers, client: EtcdClient) -> None:

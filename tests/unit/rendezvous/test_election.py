@@ -37,6 +37,7 @@ class Peers:
         self.deaf: set[str] = set()
         self.elected: list[tuple[str, int]] = []
         self.said: list[str] = []
+        self.ballots: list[events.Ballot] = []
         for node in self.nodes:
             self.post(node, events.HeartbeatAcknowledged(1, self.now - 0.5, 7))
             self.post(node, events.AnnouncementRead((1, 7), self.electorate.voters, self.electorate.before))
@@ -49,6 +50,7 @@ class Peers:
 
     def _carry_out(self, node: str, effect: events.Effect) -> None:
         if isinstance(effect, events.Ask):
+            self.ballots.append(effect.ballot)
             for voter in effect.voters:
                 self._send(node, voter, events.VoteAsked(effect.ballot))
         elif isinstance(effect, events.Answer):
@@ -149,6 +151,17 @@ def test_voters_that_are_dead_too_do_not_count_where_that_is_known() -> None:
         peers.dies(dead)
     peers.wait(ASKS_S + 4 * TURN_S)
     assert [node for node, _ in peers.elected] == ["d"]
+
+
+def test_a_question_names_only_the_dead_that_could_host_or_vote() -> None:
+    """Hundreds of nodes may have died in the time of a job, and the question must fit into one line."""
+    peers = Peers("abcd")
+    for number in range(1000):
+        peers.dies(f"spare{number}")
+    peers.dies("a")
+    peers.wait(2 * TURN_S)
+    assert [ballot.dead for ballot in peers.ballots] == [{"a"}]
+    assert peers.elected == [("b", 2)]
 
 
 def test_a_promise_lasts_until_its_candidate_withdraws() -> None:

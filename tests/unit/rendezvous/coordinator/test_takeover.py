@@ -292,3 +292,20 @@ def test_any_announcement_and_any_records_can_be_taken_over(
     for event in (BeatsSeen(dict.fromkeys(alive, 0), 60.0), DeadlineReached()):
         made = machine.step(made.state, event, 1.0, rules)
     assert all(isinstance(effect, Announce | ReadBeats | WakeAt | Retire) for effect in made.effects)
+
+
+def test_a_successor_gives_no_place_to_a_node_that_died_before_its_term() -> None:
+    """The store holds the record of a spare whose lease is over: the first reading shows that, and no round begins
+    before it is answered."""
+    first = running("a", "b", "c", min_nodes=2).publish(record("d"))
+    second = first.successor("b", min_nodes=2, max_nodes=3)
+    second.publish(record("c", 3, NodeState.BROKEN, 1, FAILURE))
+    second.publish(*(record(name, 4, NodeState.WAITING, 1) for name in "bc"))
+    second.publish(record("a", 3, NodeState.ENDED, 1))
+    assert second.state.phase is RoundPhase.GATHERING
+    assert second.state.because == "reading which of the nodes that wait for a place are alive"
+    second.read("b", "c")
+    assert second.state.nodes["d"].lost
+    second.now += 60.0
+    second.step(DeadlineReached())
+    assert {member.node for member in second.state.members} == {"b", "c"}
