@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from ..agent.errors import AgentError, InternalError, UsageError
+from ..agent.errors import AgentError, HostFailed, UsageError
 from .config.arguments import from_environment, spell_out
 from .config.config import SIGNALS, LaunchConfig
 from .config.flag import Flag
@@ -116,13 +116,13 @@ def _fail(error: AgentError, args: Sequence[str]) -> int:
     return error.exit_code
 
 
-def _refused(error: OSError) -> AgentError:
+def _refused(error: OSError) -> HostFailed:
     import errno
 
     problem = f"{error.strerror or error}" + (f": {error.filename!r}" if error.filename else "")
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return InternalError(f"this host refuses what the agent needs: {problem}; raise the limit with ulimit -n")
-    return InternalError(f"this host refuses what the agent needs: {problem}; check `ulimit -a` and free disk space")
+        return HostFailed(f"this host refuses what the agent needs: {problem}; raise the limit with ulimit -n")
+    return HostFailed(f"this host refuses what the agent needs: {problem}; check `ulimit -a` and free disk space")
 
 
 def _took_torchs_place(args: Sequence[str], as_program: bool) -> bool:

@@ -8,7 +8,7 @@ import socket
 import struct
 from typing import Any
 
-_LENGTHS = struct.Struct("!II")
+_LENGTHS = struct.Struct("!IQ")
 READ_BYTES = 4096
 """How much is read at once: more than most messages have."""
 _encoded, _decoded = json.JSONEncoder().encode, json.JSONDecoder().raw_decode

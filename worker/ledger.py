@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import operator
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from .data.cursors import Span
 
@@ -87,17 +87,19 @@ class Ledger:
         links = (name.encode() + b"\0" + chain.link for name, chain in sorted(self.chains.items()))
         return hashlib.sha256(b"".join(links)).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def to_bytes(self) -> bytes:
+        """What the file `ledger.json` holds."""
+        chains = {
             name: [[kept.epoch, kept.first, kept.last, kept.batch, int(kept.ends_epoch)] for kept in chain.ranges]
             for name, chain in self.chains.items()
         }
+        return json.dumps(chains).encode()
 
     @classmethod
-    def from_json(cls, kept: dict[str, Any]) -> Ledger:
-        """Computes the chains again. Raises ValueError or TypeError for what `to_json` never gives."""
+    def from_bytes(cls, kept: bytes) -> Ledger:
+        """Computes the chains again. Raises ValueError or TypeError for what `to_bytes` never gives."""
         ledger = cls()
-        for name, ranges in kept.items():
+        for name, ranges in json.loads(kept).items():
             ledger.chains[name] = Chain()
             for epoch, first, last, batch, ends in ranges:
                 ledger.add(Range(int(epoch), int(first), int(last), int(batch), bool(ends)).spans(name))

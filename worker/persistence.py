@@ -24,7 +24,7 @@ from .checkpoints.folder import Folder, Retention
 from .checkpoints.layouts import fill
 from .checkpoints.lineage import KEY, Starts
 from .checkpoints.manifest import HELD, Manifest, surroundings
-from .checkpoints.pieces import Divided, divide, is_sharded, kinds, rebuild, tensors
+from .checkpoints.pieces import Divided, divide, has_memory, is_sharded, kinds, rebuild, tensors
 from .checkpoints.staging import PLAIN, Staging, size_of
 from .checkpoints.tensor_files import Index, fits_safetensors
 from .checkpoints.transfer import Homes
@@ -40,6 +40,8 @@ SHARED_BYTES = 64 << 20
 """A replicated state of so many bytes is written in parts by all ranks that see one file system. Below it, three
 exchanges between the ranks cost more than one rank's writing."""
 FORMATS = ("torch", "safetensors")
+READABLE = PLAIN | {set, tuple}
+"""Types that torch loads by itself. What a state holds of others is looked at with each save: it may change inside."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Persistence:
         token = world.broadcast(f"{socket.gethostname()}-{number}-{os.getpid()}-{time.time_ns():x}")
         nodes = world.gather(os.environ.get("ELASTIC_AGENT_NODE", ""))
         self._claim = Claim(token, number, tuple(sorted({node for node in nodes if node})))
-        self.folder = Folder(directory, log)
+        # The writer has a thread of its own, and a script may go to another working directory.
+        self.folder = Folder(directory.absolute(), log)
         self.homes = Homes(tuple(self._find_first()))
         self._first = self.homes.first_of[world.rank]
         self.writes = self._first == world.rank
@@ -95,8 +98,6 @@ class Persistence:
         self._starts: Starts = []
         """Those that lead to this one's checkpoints, itself included."""
         self._staging = Staging()
-        self._readable: set[type] = set(PLAIN)
-        """Types in states that were found to be readable."""
         self._held_s = 0.0
         """How long the last save held the training up; 0: none was made."""
         self._storage = storage_at(copy_to) if copy_to is not None and world.rank == 0 else None
@@ -184,6 +185,9 @@ class Persistence:
             account.current.took(snapshot.step)
         with suppress(CheckpointNotWritten):
             self._writer.wait()
+        for place, tensor in tensors(states):
+            if tensor.is_meta:
+                raise NotResumable(f"{'.'.join(map(str, place))} is on the device meta: it has no values to save")
         sharded = any(is_sharded(tensor) for _, tensor in tensors(states))
         mine = self.homes.members(self._first)
         large = len(mine) > 1 and size_of(states) >= SHARED_BYTES and self._form == "torch"
@@ -254,17 +258,15 @@ class Persistence:
     def _check_readable(self, skeleton: dict[str, Any]) -> None:
         """Raises NotResumable where a state holds what no start could load: a checkpoint runs no code when it is
         read."""
-        found = kinds(skeleton)
-        if found <= self._readable:
+        if kinds(skeleton) <= READABLE:
             return
         for name, state in skeleton.items():
-            if why := why_unreadable(rebuild(state, lambda path, tensor: torch.empty(0))):
+            if why := why_unreadable(rebuild(state, lambda path, held: torch.empty(0) if has_memory(held) else held)):
                 raise NotResumable(
                     f"no start could load the state of {name!r} from a checkpoint: {why}; keep plain values and "
                     "tensors in it, as float(x) makes them, or call torch.serialization.add_safe_globals([...]) in the "
                     "script"
                 )
-        self._readable |= found
 
     def wait(self) -> None:
         """Until the save on its way is on the disk, and copied. Raises CheckpointNotWritten."""

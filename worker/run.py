@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -137,7 +136,7 @@ class Run:
         self._streamed = self._streamed or made.is_stream
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
-            self.account.restore(name, self._found.places[name])
+            self.account.restore(name, self.account.kept[name])
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -362,13 +361,14 @@ class Run:
         label = next((text for text in self._world.gather(label) if text), "")
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "world_size": self.world_size}
         run |= {"order": ORDER_VERSION, "level": self.level, "shards": self._shards, "means": self._reductions.means()}
-        run |= {"loaders": {name: loader.identity() for name, loader in self._loaders.items()}}
+        known = self._found.run["loaders"] if self._found is not None else {}  # not all may have been made yet
+        run |= {"loaders": known | {name: loader.identity() for name, loader in self._loaders.items()}}
         run["asked"] = self._asked  # of two checkpoints of one place that differ in it, both are kept
-        ledger = json.dumps(self._ledger.to_json()).encode()
-        snapshot = Snapshot(self.steps, self.account.places(), run, self._ledger.head(), ledger, label)
+        places, ledger = self.account.places(), self._ledger.to_bytes()
+        snapshot = Snapshot(self.steps, places, run, self._ledger.head(), ledger, label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
         states[_VARS], states[_METRICS] = self.vars.state_dict(), self._reductions.metrics()
-        states[_STREAMS] = {name: loader.stream_state for name, loader in self._loaders.items()}
+        states[_STREAMS] = self._streams | {name: loader.stream_state for name, loader in self._loaders.items()}
         self._persistence.save(snapshot, states)
         self.log.info("checkpoint of step %d, level %s", self.steps, self.level)
         self._saved = self._reached()
@@ -394,7 +394,7 @@ class Run:
         self.vars.load_state_dict(states[_VARS])
         self._streams = states[_STREAMS]
         self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))
-        self._ledger = Ledger.from_json(json.loads(found.ledger))
+        self._ledger, self.account.kept = Ledger.from_bytes(found.ledger), dict(manifest.places)
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
         ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before), level {manifest.run['level']}"
         self.log.info("resumed at step %d, epoch %d, with %s", self.steps, self.epoch, ranks)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .errors import Misused
+
 EXCHANGE_S = 0.5
 """About how often the ranks exchange requests. A request is acted upon within two of these."""
 
@@ -23,6 +25,10 @@ class Every:
     seconds: float | None = 600.0
     failures_s: float | None = None
     """Mean time between failures: the interval is then Young's for the measured cost of a save, not `seconds`."""
+
+    def __post_init__(self) -> None:
+        if (self.steps is not None and self.steps < 1) or (self.failures_s is not None and not self.failures_s > 0):
+            raise Misused(f"{self}: `steps` is 1 or more and `failures_s` greater than 0, or None")
 
 
 def advised_s(blocked_s: float, between_failures_s: float) -> float:

@@ -37,6 +37,7 @@ class Mean:
 
     def update(self, value: Any, count: float = 1) -> None:
         """value: the mean over `count` samples of this rank; 0 samples add nothing, whatever the value is."""
+        count = float(count)
         if count:
             self.total += float(value) * count
             self.count += count

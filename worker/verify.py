@@ -67,7 +67,7 @@ def _label(manifest: Manifest) -> str:
 
 
 def _ledger(path: Path, manifest: Manifest) -> tuple[list[str], bool]:
-    ledger = Ledger.from_json(json.loads((path / "ledger.json").read_bytes()))
+    ledger = Ledger.from_bytes((path / "ledger.json").read_bytes())
     if ledger.head() != manifest.ledger:
         return [
             f"{path.name}: the ledger's chain ends in {ledger.head()} and the manifest says {manifest.ledger}"

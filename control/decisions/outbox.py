@@ -68,6 +68,7 @@ class Outbox:
         self._due_at: float | None = None
         self._not_before: float | None = None
         self._failures = 0
+        self._hurried = False
 
     def backlog(self) -> list[tuple[str, str, int]]:
         """(key, text, count) of what has not been delivered."""
@@ -78,7 +79,7 @@ class Outbox:
         """An event, or several. Events of one key are one line, with the latest text and their count."""
         self._waiting.add(key, text, number)
         if self._due_at is None:
-            self._due_at = now + self._pace.gather_s
+            self._due_at = now if self._hurried else now + self._pace.gather_s
 
     def due_at(self) -> float | None:
         """When `take` gives the next message; None while there is nothing to send, or a message is under way."""
@@ -87,7 +88,8 @@ class Outbox:
         return self._due_at if self._not_before is None else max(self._due_at, self._not_before)
 
     def hurry(self, now: float) -> None:
-        """What waits is due now: there will be nothing later to gather."""
+        """What waits is due now, or once the message under way has arrived: there will be nothing later to gather."""
+        self._hurried = True
         if self._waiting.total:
             self._due_at, self._not_before = now, None
 
@@ -102,7 +104,7 @@ class Outbox:
     def delivered(self, now: float) -> None:
         """The message under way has arrived."""
         self._under_way, self._failures = None, 0
-        self._not_before = now + self._pace.pause_s
+        self._not_before = None if self._hurried else now + self._pace.pause_s
 
     def failed(self, now: float, retry_after_s: float | None = None) -> float:
         """The message under way has not arrived; its events go first in the next. Returns how long until then.

@@ -75,7 +75,7 @@ class Scraping:
             self.tell(f"no metrics are served: {host}:{port}: {error.strerror}; give another --metrics-address", False)
             return
         self._scraped = _Scraped(self, self._listener, loop)
-        self.tell(f"metrics are served at http://{shown}/metrics", True)
+        self.tell(f"metrics are served at http://{shown}/metrics", port != 0)
 
     def close(self) -> None:
         """Serve no more. Idempotent."""

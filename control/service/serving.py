@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import errno
 import json
 import select
 from collections.abc import Callable
@@ -224,7 +225,10 @@ class Serving:
 
 def listen(host: str, port: int) -> tuple[_socket.socket, str]:
     """A socket that listens there, and its HOST:PORT as in an address of the web. Raises OSError."""
-    family, kind, _, _, where = _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)[0]
+    try:
+        family, kind, _, _, where = _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)[0]
+    except UnicodeError:
+        raise OSError(errno.EINVAL, "not a legal host name") from None
     listener = _socket.socket(family, kind | _socket.SOCK_CLOEXEC)
     try:
         listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)

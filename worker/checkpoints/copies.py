@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import CheckpointDamaged, Misused, WorkerLibraryError
+from ..errors import CheckpointDamaged, Misused, WorkerLibraryError, WrongState
 from .files import CheckedWriter, Content, Reader, compare, read_file, sums_of, sync_directory
-from .folder import Folder, Retention, first_name, newest_first
+from .folder import Folder, Retention, newest_first, next_name
 from .lineage import ends, left_behind, starts_of
 from .manifest import NAME, Manifest
 
@@ -56,8 +56,11 @@ class Directory:
         there.mkdir(parents=True, exist_ok=True)
         aside = there / f".{path.name}.part"
         aside.unlink(missing_ok=True)
-        _copy(path, aside)
-        os.rename(aside, there / path.name)
+        try:
+            _copy(path, aside)
+            os.rename(aside, there / path.name)
+        finally:
+            aside.unlink(missing_ok=True)
         sync_directory(there)
         sync_directory(self._path)
 
@@ -118,17 +121,24 @@ class Remote:
 def storage_at(where: str | os.PathLike[str]) -> Storage:
     """A directory, or a URL such as s3://bucket/run. Raises Misused where fsspec is needed and missing."""
     place = os.fspath(where)
-    return Remote(place) if "://" in place else Directory(Path(place))
+    return Remote(place) if "://" in place else Directory(Path(place).absolute())
 
 
 def send(storage: Storage, path: Path) -> None:
-    """Copies one checkpoint, its manifest last. Raises CheckpointDamaged where it is not as it was written."""
+    """Copies one checkpoint, its manifest last. Of one that cannot be copied nothing stays: the storage may be full.
+    Raises CheckpointDamaged where it is not as it was written."""
     manifest = Manifest.read(path)
     folder = _free(storage, manifest)
-    for name, content in manifest.files.items():
-        compare(name, sums_of(path / name), content)
-        storage.send(path / name, folder)
-    storage.send(path / NAME, folder)
+    try:
+        for name, content in manifest.files.items():
+            compare(name, sums_of(path / name), content)
+            storage.send(path / name, folder)
+        storage.send(path / NAME, folder)
+    except Exception:
+        with suppress(Exception):  # what is raised says what is wrong with the storage
+            if _manifest_of(storage, folder) is None:
+                storage.remove(folder)
+        raise
 
 
 def _free(storage: Storage, manifest: Manifest) -> str:
@@ -139,7 +149,7 @@ def _free(storage: Storage, manifest: Manifest) -> str:
         there = _manifest_of(storage, name)
         return there is None or there.identity() == manifest.identity()
 
-    return first_name(manifest.step, fits)
+    return next_name(manifest.step, storage.folders(), fits)
 
 
 def _manifest_of(storage: Storage, folder: str) -> Manifest | None:
@@ -191,8 +201,15 @@ class _Copy:
 
 def _survey(storage: Storage) -> list[_Copy]:
     """The copies that are there, the newest first; half ones, too."""
-    names = newest_first(storage.folders())
-    manifests = {name: there for name, _ in names if (there := _manifest_of(storage, name)) is not None}
+    names, manifests = [], {}
+    for name, step in newest_first(storage.folders()):
+        try:
+            there = _manifest_of(storage, name)
+        except (NotADirectoryError, WrongState):
+            continue  # no copy of ours, or of a later version of this library: it is left as it is
+        names.append((name, step))
+        if there is not None:
+            manifests[name] = there
     ended = ends(starts_of(there) for there in manifests.values())
     return [
         _Copy(name, step, there.label, left_behind(there, ended), whole=True)

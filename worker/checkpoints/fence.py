@@ -69,6 +69,7 @@ def _read(folder: Path) -> dict[str, Any]:
         kept = json.loads(read_file(folder / NAME))
         token = str(kept["token"])
         starts = [str(start) for start in kept.get("starts", [token])]
-        return {"round": int(kept["round"]), "token": token, "nodes": kept.get("nodes", []), "starts": starts}
+        nodes = [str(node) for node in kept.get("nodes", [])]
+        return {"round": int(kept["round"]), "token": token, "nodes": nodes, "starts": starts}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {}

@@ -6,6 +6,7 @@ import io
 import mmap
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -153,13 +154,19 @@ class Reader(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
-        return self._at
+        at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
+        if at < 0:
+            raise ValueError(f"byte {at} of a file was asked for")
+        self._at = at
+        return at
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")[: max(0, self.length - self._at)]
+        rest = memoryview(buffer).cast("B")[: max(0, self.length - self._at)]
+        count = 0
         try:
-            count = os.preadv(self._fd, [view], self._first + self._at) if len(view) else 0
+            # One call reads 2 GiB at most, and torch takes less than it asked for to be the end of the file.
+            while len(rest) and (got := os.preadv(self._fd, [rest], self._first + self._at + count)):
+                count, rest = count + got, rest[got:]
         except OSError as error:
             self.failed = self.failed or error
             raise
@@ -199,8 +206,9 @@ def why_unreadable(state: Any) -> str:
     except Exception as error:  # noqa: BLE001 - whatever it is, a start would end with it
         if (unsafe := getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)) is not None:  # torch 2.6
             file.seek(0)
-            if classes := unsafe(file):
-                return f"it holds {', '.join(sorted(classes))}, which torch does not load by default"
+            with suppress(Exception):  # of what it cannot read either, the first error says why
+                if classes := unsafe(file):
+                    return f"it holds {', '.join(sorted(classes))}, which torch does not load by default"
         return str(error).partition("\n")[0]
     return ""
 

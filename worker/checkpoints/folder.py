@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...proto.endings import MARK
-from ..errors import CheckpointDamaged
+from ..errors import CheckpointDamaged, Misused, WrongState
 from .fence import Claim, check, claim
 from .files import check_file, sync_directory, write_file
 from .lineage import Starts, left_behind, starts_of
@@ -38,15 +38,27 @@ class Retention:
     newest: int = 2
     every: int = 0
 
+    def __post_init__(self) -> None:
+        if self.newest < 1 or self.every < 0:
+            raise Misused(
+                f"Retention(newest={self.newest}, every={self.every}): the newest checkpoint always stays, so `newest` "
+                "is 1 or more; sys.maxsize keeps all"
+            )
+
 
 def name_of(step: int, again: int = 1) -> str:
     """The folder of a step's first checkpoint, or of a further one."""
     return f"step-{step:06d}" + (f"-{again}" if again > 1 else "")
 
 
-def first_name(step: int, fits: Callable[[str], bool]) -> str:
-    """The first of the names that checkpoints of a step may have, in order, that fits."""
-    again = 1
+def next_name(step: int, names: Iterable[str], fits: Callable[[str], bool]) -> str:
+    """The name of another checkpoint of a step: one of `names` that fits, else one behind all of them that does. The
+    first ones may be free again, as retention removes the oldest, and would pass for older."""
+    there = [name for name, at in newest_first(names) if at == step]
+    for name in there:
+        if fits(name):
+            return name
+    again = int(_STEP.fullmatch(there[0])[2] or 1) + 1 if there else 1  # type: ignore[index]
     while not fits(name := name_of(step, again)):
         again += 1
     return name
@@ -122,11 +134,12 @@ class Folder:
         return manifest
 
     def place(self, aside: Path, manifest: Manifest) -> Path:
-        """Gives a whole checkpoint its name: the first free one of its step.
+        """Gives a whole checkpoint its name: the next one of its step.
 
         One with the same content may be there: another node that shares this directory was first.
         """
-        return self.path / first_name(manifest.step, lambda name: self._take(self.path / name, aside, manifest))
+        names = [kept.path.name for kept in self.kept()]
+        return self.path / next_name(manifest.step, names, lambda name: self._take(self.path / name, aside, manifest))
 
     def _take(self, named: Path, aside: Path, manifest: Manifest) -> bool:
         """Give it this name. Whether its content has the name now."""
@@ -178,10 +191,13 @@ class Folder:
         check(self.path, mine)
 
     def remove_leftovers(self, token: str) -> None:
-        """Removes what earlier processes left half written."""
+        """Removes what earlier processes left half written. What cannot be removed is said, and stays."""
         for entry in list(os.scandir(self.path)):
             if _ASIDE.fullmatch(entry.name) and not entry.name.endswith(f".{token}"):
-                self._remove(Path(entry.path), token)
+                try:
+                    self._remove(Path(entry.path), token)
+                except OSError as error:
+                    self._log(f"cannot remove {entry.path}, which an earlier start left half written: {error}")
 
     def retain(self, retention: Retention, token: str, in_use: Collection[str] = ()) -> None:
         """Removes what retention does not keep. Called after a commit, whose checkpoint is the newest.
@@ -192,7 +208,7 @@ class Folder:
         for kept in self.kept():
             try:
                 manifest = Manifest.read(kept.path)
-            except CheckpointDamaged:
+            except (CheckpointDamaged, WrongState, OSError):
                 continue  # what cannot be read is set aside at the next start, not removed
             if left_behind(manifest, self.ended):
                 continue  # as is what an older start committed
@@ -206,10 +222,13 @@ class Folder:
         """By another name first: a writer of an older round that still lives finds its folder gone, not half empty."""
         trash = self.path / f".trash-{path.name.removeprefix('.')}.{token}"
         with contextlib.suppress(FileNotFoundError):
-            if not path.is_dir():
+            if path.is_symlink() or not path.is_dir():
                 path.unlink()
                 return
-            path.rename(trash)
+            if path.name.startswith(".trash-"):
+                trash = path
+            else:
+                path.rename(trash)
             shutil.rmtree(trash, ignore_errors=True)
 
     def sync(self) -> None:

@@ -7,6 +7,8 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any, cast
 
+import torch
+
 from ..errors import CheckpointDamaged
 from .files import Reader, load_tensors
 
@@ -29,6 +31,11 @@ def check_foreign(path: str | os.PathLike[str]) -> int:
                 count = len(archive.infolist())
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
             raise CheckpointDamaged(f"{path}: {error}") from error
+        try:
+            # What torch reads of the archive besides the records: it must find them.
+            torch._C.PyTorchFileReader(os.fspath(path))
+        except RuntimeError as error:
+            raise CheckpointDamaged(f"{path}: torch cannot open it: {str(error).partition(chr(10))[0]}") from error
     if bad is not None:
         raise CheckpointDamaged(f"{path}: record {bad} is damaged: its CRC-32 differs from the one that was written")
     return count

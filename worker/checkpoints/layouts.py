@@ -31,10 +31,13 @@ def fill(skeleton: dict[str, Any], folder: Path, index: Index, things: Mapping[s
         if first not in made:
 
             def read(at: tuple[int, ...], size: tuple[int, ...]) -> torch.Tensor:
-                return read_box(folder, index, first, at, size)
+                return read_box(folder, index, first, at, torch.empty(size, dtype=tensor.dtype))
 
-            whole = tuple(tensor.shape)
-            made[first] = read((0,) * len(whole), whole) if like is None else _sharded(like, read)
+            if like is None:
+                here = torch.empty_like(tensor, device="cpu")
+                made[first] = read_box(folder, index, first, (0,) * tensor.dim(), here)
+            else:
+                made[first] = _sharded(like, read)
         return made[first]
 
     return rebuild(skeleton, put)  # type: ignore[no-any-return]

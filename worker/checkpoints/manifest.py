@@ -7,6 +7,7 @@ import os
 import platform
 import zlib
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Manifest:
 
     def identity(self) -> str:
         """What two nodes that save the same state of the same run agree on."""
-        return json.dumps([self.ledger, self.run, self.places, self.round, self.label], sort_keys=True)
+        return json.dumps([self.ledger, self.run, self.places, self.round, self.label], sort_keys=True, default=index)
 
     def to_bytes(self) -> bytes:
         kept = {**self.__dict__, "format": FORMAT if self.elsewhere else 1}
@@ -93,9 +94,10 @@ class Manifest:
 
 
 def _bytes_of(kept: dict[str, Any]) -> bytes:
-    """The one form of a manifest, with the CRC-32 of the same form without it."""
-    body = json.dumps(kept, indent=1, sort_keys=True)
-    return json.dumps({**kept, "crc32": f"{zlib.crc32(body.encode()):08x}"}, indent=1, sort_keys=True).encode()
+    """The one form of a manifest, with the CRC-32 of the same form without it. Whole numbers may be numpy's."""
+    body = json.dumps(kept, indent=1, sort_keys=True, default=index)
+    kept = {**kept, "crc32": f"{zlib.crc32(body.encode()):08x}"}
+    return json.dumps(kept, indent=1, sort_keys=True, default=index).encode()
 
 
 def surroundings() -> dict[str, Any]:

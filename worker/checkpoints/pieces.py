@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 Path = tuple[Any, ...]
 """Keys and numbers that lead to a place in a state."""
+
+_holds_others: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 SMALL = 4096
 """A replicated tensor of less bytes stays in the skeleton."""
@@ -58,11 +61,24 @@ def rebuild(
     if isinstance(value, torch.Tensor):
         return change(path, value)
     if isinstance(value, Mapping):
-        made = ((other(key), rebuild(held, change, (*path, key), other)) for key, held in value.items())
-        return OrderedDict(made) if isinstance(value, OrderedDict) else dict(made)
+        made = {other(key): rebuild(held, change, (*path, key), other) for key, held in value.items()}
+        return _like(value, made, lambda held: rebuild(held, change, path, other))
     if type(value) in (list, tuple):
         return type(value)(rebuild(held, change, (*path, number), other) for number, held in enumerate(value))
     return other(value)
+
+
+def _like(value: Mapping[Any, Any], made: dict[Any, Any], again: Callable[[Any], Any]) -> Any:
+    """`made` as the mapping that `value` is, where torch loads such a one. The state of a module says in an attribute
+    in which version each part of it was written."""
+    if isinstance(value, Counter):
+        return Counter(made)
+    if not isinstance(value, OrderedDict):
+        return made
+    ordered = OrderedDict(made)
+    if (versions := getattr(value, "_metadata", None)) is not None:
+        ordered._metadata = again(versions)  # type: ignore[attr-defined]
+    return ordered
 
 
 def tensors(value: Any) -> Iterator[tuple[Path, torch.Tensor]]:
@@ -73,10 +89,42 @@ def tensors(value: Any) -> Iterator[tuple[Path, torch.Tensor]]:
 
 
 def kinds(value: Any) -> set[type]:
-    """The types of all in a state that is no tensor, keys included."""
+    """The types of all in a state that torch may not be able to load: keys included, and what sets and tuples among
+    them hold; of tensors those without memory. Unloadable: of a plain one that torch cannot load."""
     found: set[type] = set()
-    rebuild(value, lambda path, tensor: None, other=lambda held: found.add(type(held)))
+
+    def add(held: Any) -> None:
+        if type(held) in (set, frozenset, tuple):
+            for each in held:
+                add(each)
+        found.add(Unloadable if _is_unloadable(held) else type(held))
+
+    rebuild(value, lambda path, tensor: None if has_memory(tensor) else found.add(type(tensor)), other=add)
     return found
+
+
+class Unloadable:
+    """Stands for values that torch writes and does not load, though it loads others of their type."""
+
+
+MOST_BITS = 8 * 255
+"""Of a whole number that torch.load reads: pickle has another form for what takes more than 255 bytes (LONG4)."""
+
+
+def _is_unloadable(held: Any) -> bool:
+    """Pickle's protocol 2, which torch.save writes, calls a function for empty bytes."""
+    return (type(held) is int and held.bit_length() >= MOST_BITS) or (type(held) is bytes and not held)
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its numbers, at the strides it says, in memory of its own: not so sparse, quantized and
+    nested ones, and those of classes that hold other tensors. A DTensor is what its part is."""
+    local = local_of(tensor)
+    if local.layout is not torch.strided or local.is_quantized or local.is_nested:
+        return False
+    if type(local) in (torch.Tensor, torch.nn.Parameter):
+        return True
+    return not _holds_others(local) and (local.numel() == 0 or local.data_ptr() != 0)
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -97,10 +145,11 @@ def box_of(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for tensors that share all of their memory in the same form."""
+    if not has_memory(tensor):
+        return (id(tensor),)
     local = local_of(tensor)
-    if local.layout is not torch.strided:
-        return (id(tensor),)  # a sparse one has several memories
-    return (local.data_ptr(), tensor.shape, local.stride(), tensor.dtype, tensor.device)
+    form = (local.stride(), tensor.dtype, local.is_conj(), local.is_neg())
+    return (local.data_ptr(), tensor.shape, *form, tensor.device)
 
 
 class Names:
@@ -126,7 +175,7 @@ def divide(state: Any, share: tuple[int, int], takes: Callable[[torch.Tensor], b
     takes = takes or (lambda tensor: tensor.numel() * tensor.element_size() >= SMALL)
     replicated: dict[tuple[Any, ...], int] = {}
     for _, tensor in tensors(state):
-        if not is_sharded(tensor) and tensor.layout is torch.strided and tensor.numel() and takes(tensor):
+        if not is_sharded(tensor) and has_memory(tensor) and tensor.numel() and takes(tensor):
             replicated[identity(tensor)] = tensor.numel() * tensor.element_size()
     total, before = sum(replicated.values()), 0
     low, high = share[0] * total / share[1], (share[0] + 1) * total / share[1]
@@ -146,7 +195,9 @@ def divide(state: Any, share: tuple[int, int], takes: Callable[[torch.Tensor], b
             divided.pieces += _rows(name, tensor, low - before, high - before)
             before += replicated[same]
         known.setdefault(same, name)
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        if sharded:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        return torch.empty_like(tensor, device="meta")
 
     divided.skeleton = rebuild(state, take)
     return divided

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..threads import MOST, share
-from .pieces import identity, local_of, rebuild, tensors
+from .pieces import has_memory, identity, local_of, rebuild, tensors
 
 _ALONE = 8 << 20
 """Bytes of a state below which a further thread costs more than it saves."""
@@ -34,6 +34,8 @@ class Staging:
         self._used: dict[tuple[Any, ...], torch.Tensor] = {}
         self._on_host: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Buffers that are yet to be filled, and of what."""
+        self._devices: set[torch.device] = set()
+        """Accelerators whose copies are under way."""
 
     def copy(self, state: Any) -> Any:
         """The state with everything copied. Tensors that share memory wholly share it in the copy, too. Numbers of
@@ -41,13 +43,13 @@ class Staging:
 
         Tensors on an accelerator are copied into pinned buffers, all at once; the copy is complete on return.
         """
-        self._used, self._on_host = {}, []
+        self._used, self._on_host, self._devices = {}, [], set()
         shared: dict[tuple[Any, ...], torch.Tensor] = {}
         copied = rebuild(state, lambda path, tensor: self._copy(tensor, path, shared), other=_copied)
         pairs, self._on_host = self._on_host, []
         fill(pairs)
-        if any(buffer.is_pinned() for buffer in self._used.values()) and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        for device in self._devices:
+            torch.cuda.synchronize(device)
         self._buffers = self._used
         return copied
 
@@ -59,17 +61,21 @@ class Staging:
         same, tensor = identity(tensor), tensor.detach()
         if tensor.numel() and same in shared:
             return shared[same]
-        if tensor.layout is not torch.strided:
-            shared[same] = tensor.to("cpu", copy=True)
+        if not has_memory(tensor):
+            shared[same] = tensor.clone() if tensor.device.type == "cpu" else tensor.to("cpu", copy=True)
             return shared[same]
-        buffer = self._buffers.get(path)
-        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+        place = (path, tensor.shape, tensor.stride(), tensor.dtype)
+        buffer = self._buffers.get(place)
+        if buffer is None:
+            # Strides and all: an optimizer may pair the numbers of a state with those of its parameter as they lie.
+            buffer = torch.empty_like(tensor.as_subclass(torch.Tensor), device="cpu", pin_memory=tensor.is_cuda)
         if tensor.device.type == "cpu":
             self._on_host.append((buffer, tensor))
         else:
             buffer.copy_(tensor, non_blocking=tensor.is_cuda)
-        self._used[path] = shared[same] = buffer
+            if tensor.is_cuda:
+                self._devices.add(tensor.device)
+        self._used[place] = shared[same] = buffer
         return buffer
 
 
@@ -94,7 +100,7 @@ def fill(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 def _parts(buffer: torch.Tensor, tensor: torch.Tensor) -> Iterator[Callable[[], object]]:
     """The same copy in parts, where both are plain memory: the C library's memmove passes the caches by, which takes a
     third less time than torch's own copy."""
-    alike = buffer.shape == tensor.shape and buffer.dtype == tensor.dtype
+    alike = buffer.shape == tensor.shape and buffer.dtype == tensor.dtype and buffer.stride() == tensor.stride()
     if not (alike and _is_memory(buffer) and _is_memory(tensor)):
         yield functools.partial(buffer.copy_, tensor)
         return
@@ -103,10 +109,17 @@ def _parts(buffer: torch.Tensor, tensor: torch.Tensor) -> Iterator[Callable[[], 
         yield functools.partial(ctypes.memmove, to + at, of + at, min(_PART, size - at))
 
 
+_DENSE = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Orders in which the numbers of images lie without gaps, too, by the number of dimensions."""
+
+
 def _is_memory(tensor: torch.Tensor) -> bool:
     """Whether the elements lie in host memory one behind the other, as they are."""
     plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.layout is torch.strided
-    return plain and not (tensor.is_quantized or tensor.is_neg() or tensor.is_conj()) and tensor.is_contiguous()
+    if not plain or tensor.is_quantized or tensor.is_neg() or tensor.is_conj():
+        return False
+    dense = _DENSE.get(tensor.dim())
+    return tensor.is_contiguous() or (dense is not None and tensor.is_contiguous(memory_format=dense))
 
 
 def size_of(state: Any) -> int:
@@ -116,16 +129,21 @@ def size_of(state: Any) -> int:
 
 def _bytes_of(tensor: torch.Tensor) -> int:
     """Of a sparse one about: with a value go two indices."""
-    if tensor.layout is torch.strided:
+    if not tensor.is_sparse and tensor.layout not in _COMPRESSED:
         return tensor.numel() * tensor.element_size()
-    values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    values = tensor._values() if tensor.is_sparse else tensor.values()
     return values.numel() * (values.element_size() + 2 * 8)
 
 
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
 def _copied(value: Any) -> Any:
-    """A leaf of a state that is no tensor: training may go on to change it while it is written."""
+    """A leaf of a state that is no tensor, or a key: training may go on to change it while it is written."""
     if type(value) in PLAIN:
         return value
+    if type(value) in (set, frozenset, tuple):
+        return type(value)(map(_copied, value))
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufcSU":
         equal = value.item()

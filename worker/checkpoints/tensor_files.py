@@ -105,7 +105,8 @@ def write_safetensors(folder: Path, divided: Divided) -> Content:
         writer.write(len(text).to_bytes(8, "little") + text)
         for piece in divided.pieces:
             if piece.data.numel():
-                writer.write(_raw(piece.data.contiguous()))
+                data = piece.data.contiguous()  # held until it is written
+                writer.write(_raw(data))
         return writer.finish()
     finally:
         writer.close()
@@ -117,13 +118,13 @@ def fits_safetensors(tensor: torch.Tensor) -> bool:
     return plain and str(tensor.dtype).removeprefix("torch.") in _SAFE_NAMES and sys.byteorder == "little"
 
 
-def read_box(folder: Path, index: Index, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
-    """A box of a tensor, put together from all pieces that it touches. Raises OSError, CheckpointDamaged."""
+def read_box(folder: Path, index: Index, name: str, offsets: tuple[int, ...], made: torch.Tensor) -> torch.Tensor:
+    """Fills `made` with a box of a tensor, put together from all pieces that it touches. Raises OSError,
+    CheckpointDamaged."""
     records = index.records.get(index.aliases.get(name, name), [])
     if not records:
         raise CheckpointDamaged(f"{folder.name}: no file has tensor {name!r}")
-    made = torch.empty(sizes, dtype=getattr(torch, records[0][2]))
-    missing = made.numel()
+    sizes, missing = tuple(made.shape), made.numel()
     for record in records:
         _, _, _, at, size = record[:5]
         if not _overlap(record, offsets, sizes):

@@ -82,6 +82,8 @@ class Account:
 
     def __init__(self) -> None:
         self.cursors: dict[str, Cursor] = {}
+        self.kept: dict[str, list[int]] = {}
+        """Where the checkpoint that the run went on from has its loaders."""
         self.over: dict[str, int] = {}
         """Of each loader: outermost passes that are over in this epoch of the run."""
         self._skips: dict[str, int] = {}
@@ -164,11 +166,13 @@ class Account:
         """An epoch of the run is over, or its passes need not be told apart."""
         self.over.clear()
         self._skips.clear()
+        self.kept = {name: [epoch, position, 0] for name, (epoch, position, _) in self.kept.items()}
 
     def places(self) -> dict[str, list[int]]:
-        """What a checkpoint keeps of each loader: epoch, position, and the passes that are over."""
+        """What a checkpoint keeps of each loader: epoch, position, and the passes that are over. Of one that has not
+        been made yet, what the last checkpoint kept."""
         at_end = {going.loader for going in self._passes if going.outermost and self.cursors[going.loader].at_end}
-        return {
+        return self.kept | {
             name: [cursor.epoch, cursor.position, self.over.get(name, 0) + (name in at_end)]
             for name, cursor in self.cursors.items()
         }

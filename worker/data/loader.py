@@ -108,7 +108,7 @@ class Loader:
         if asked is not None:
             if asked < 1:
                 raise NotResumable(f"global_batch={asked} of loader {self.name!r}: at least 1 sample")
-            return asked
+            return int(asked)
         batch = getattr(self.wrapped.batch_sampler, "batch_size", self.wrapped.batch_size)
         return int(batch or 1) * world
 

@@ -81,7 +81,7 @@ def play(schedule: Schedule, directory: Path) -> Played:
     if not report.proved:
         played.wrong += list(report.lines)
     newest = max((directory / "checkpoints").glob("step-*/ledger.json"), key=lambda path: _order(path.parent.name))
-    played.ledger = Ledger.from_json(json.loads(newest.read_bytes()))
+    played.ledger = Ledger.from_bytes(newest.read_bytes())
     return played
 
 

@@ -110,3 +110,14 @@ def test_what_waits_and_what_is_under_way_is_the_backlog() -> None:
     outbox.take(0.0)
     outbox.add("b", "b", 1.0)
     assert outbox.backlog() == [("a", "a", 3), ("b", "b", 1)]
+
+
+def test_what_comes_while_the_last_message_is_under_way_is_due_once_that_has_arrived() -> None:
+    """The job ends, and nothing later is worth the pause between two messages."""
+    outbox = Outbox(SendPace(gather_s=10, pause_s=60))
+    outbox.add("a", "a", 0.0)
+    outbox.take(10.0)
+    outbox.add("ended", "the job ended", 10.5)
+    outbox.hurry(11.0)
+    outbox.delivered(12.0)
+    assert outbox.due_at() == 11.0

@@ -274,3 +274,17 @@ def test_the_end_that_is_asked_for_waits_for_a_step_where_batches_are_in_use(tmp
     first, _ = life(stops=True)
     rest, steps = life(stops=False)
     assert (first + rest, steps) == ([0, 1, 2, 3, 4] * 3, 6)
+
+
+def test_a_loader_that_is_made_late_keeps_its_place() -> None:
+    """A checkpoint of a start that has not made it yet holds where the one before has it; passes that are over are of
+    their own epoch."""
+    made = account()
+    made.kept = {"late": [3, 8, 1]}
+    assert made.places()["late"] == [3, 8, 1]
+    made.next_epoch()
+    assert made.places()["late"] == [3, 8, 0]
+    made.cursors["late"] = Cursor()
+    assert made.places()["late"] == [0, 0, 0]
+    made.restore("late", made.kept["late"])
+    assert made.places()["late"][:2] == [3, 8]

@@ -1,0 +1,178 @@
+"""What a state holds comes back as it was, or is refused as it is saved: nothing is written that no start can load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elastic_agent.worker import Every, Retention, Run
+from elastic_agent.worker.checkpoints import copies, files
+from elastic_agent.worker.checkpoints.folder import Folder, next_name
+from elastic_agent.worker.checkpoints.manifest import Manifest
+from elastic_agent.worker.checkpoints.pieces import identity
+from elastic_agent.worker.errors import Misused, NotResumable
+
+
+class Holder:
+    """Anything with `state_dict` and `load_state_dict`."""
+
+    def __init__(self, state: Any = None) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def run_in(path: Path, state: Any = None, **more: Any) -> tuple[Run, Holder]:
+    held = Holder(state)
+    return Run(path, every=Every(seconds=None), held=held, **more), held
+
+
+def saved(path: Path, state: Any, **more: Any) -> Any:
+    """The state as the next start loads it."""
+    run, _ = run_in(path, state, **more)
+    save(run)
+    return run_in(path, **more)[1].state
+
+
+def save(run: Run) -> None:
+    run.step()
+    run._save("")
+    run._persistence.wait()
+
+
+@pytest.mark.parametrize("form", ["torch", "safetensors"])
+def test_a_tensor_keeps_the_order_in_which_its_numbers_lie(tmp_path: Path, form: str) -> None:
+    """A fused optimizer pairs the numbers of its state with those of the parameter as they lie in memory."""
+    image = torch.randn(8, 4, 16, 16).to(memory_format=torch.channels_last)
+    found = saved(tmp_path, {"image": image, "turned": torch.randn(40, 50).t()}, format=form)
+    assert found["image"].stride() == image.stride()
+    assert found["turned"].stride() == (1, 50)
+    assert torch.equal(found["image"], image)
+
+
+def test_tensors_without_memory_of_their_own_stay_apart(tmp_path: Path) -> None:
+    """x and its conjugate share the memory and not the numbers; of a class that holds other tensors, none has an
+    address."""
+    from torch.masked import MaskedTensor
+
+    x, mask = torch.randn(4, dtype=torch.complex64), torch.tensor([True, False])
+    assert identity(x) != identity(x.conj())
+    found = saved(tmp_path, {"x": x, "conj": x.conj()})
+    assert torch.equal(found["conj"], x.conj().resolve_conj())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is a prototype
+        one, other = (MaskedTensor(torch.tensor([value, 2.0]), mask) for value in (1.0, 3.0))
+        assert identity(one) != identity(other)
+
+
+def test_a_module_finds_the_version_of_its_state(tmp_path: Path) -> None:
+    """Else one that changes states of an older version would change its own at each start."""
+    net = torch.nn.BatchNorm1d(3)
+    found = saved(tmp_path, net.state_dict())
+    assert found._metadata == getattr(net.state_dict(), "_metadata")
+
+
+def test_a_counter_stays_one_and_a_set_of_numpys_numbers_is_loaded(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    found = saved(tmp_path, {"seen": {numpy.int64(3), 4}, "counts": Counter("aab"), (numpy.int64(1), 2): "key"})
+    assert found == {"seen": {3, 4}, "counts": Counter("aab"), (1, 2): "key"}
+    assert isinstance(found["counts"], Counter)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", 1 << 3000, {b""}, frozenset([1]), torch.empty(2, device="meta")],
+    ids=["b", "int", "set", "frozen", "meta"],
+)
+def test_what_no_start_could_load_is_refused_by_each_save(tmp_path: Path, value: Any) -> None:
+    """Also where it comes into a state behind the first save: retention would remove the last good checkpoint."""
+    run, held = run_in(tmp_path, {"value": b"plain"})
+    save(run)
+    held.state = {"value": value}
+    with pytest.raises(NotResumable, match=r"held"):
+        save(run)
+    assert run_in(tmp_path)[1].state == {"value": b"plain"}
+
+
+def test_more_is_read_than_the_kernel_gives_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux reads 2 GiB at most in one call, and torch takes a short answer for the end of the file."""
+    whole = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, views, at: whole(fd, [views[0][:1000]], at))
+    (tmp_path / "file").write_bytes(bytes(5000))
+    with files.Reader(tmp_path / "file") as reader:
+        assert reader.readinto(bytearray(5000)) == 5000
+
+
+def test_a_relative_directory_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may go elsewhere while the writer's thread writes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    run, _ = run_in(Path("kept"), {"a": 1})
+    with contextlib.chdir("work") if hasattr(contextlib, "chdir") else contextlib.nullcontext():
+        save(run)
+    assert (tmp_path / "kept" / "step-000001").is_dir()
+
+
+def test_retention_keeps_at_least_the_newest() -> None:
+    for wrong in (0, -1):
+        with pytest.raises(Misused, match="newest"):
+            Retention(newest=wrong)
+    with pytest.raises(Misused, match="steps"):
+        Every(steps=0)
+
+
+def test_a_further_checkpoint_of_a_step_is_the_newest_though_the_first_was_removed(tmp_path: Path) -> None:
+    """It would get the name that is free again, pass for the oldest, and be removed as soon as it is written."""
+    assert next_name(7, ["step-000007-2", "step-000007-3"], lambda name: name.endswith("-4")) == "step-000007-4"
+    folder = Folder(tmp_path, pytest.fail)
+    for number in range(1, 6):
+        manifest = Manifest(7, "token", 0, {}, {"number": number}, "", {})
+        aside = tmp_path / ".aside"
+        aside.mkdir()
+        (aside / "manifest.json").write_bytes(manifest.to_bytes())
+        named = folder.place(aside, manifest)
+        folder.retain(Retention(newest=2), "token")
+        assert folder.kept()[0].path == named
+
+
+def test_a_copy_that_fails_leaves_nothing_on_the_slower_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stays would fill it, so that no later copy fits either."""
+    whole, fails = copies._copy, [True]
+
+    def full(path: Path, to: Path) -> Any:
+        if fails:
+            fails.pop()
+            to.write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        return whole(path, to)
+
+    monkeypatch.setattr(copies, "_copy", full)
+    run, _ = run_in(tmp_path / "near", {"a": 1}, copy_to=tmp_path / "far")
+    save(run)
+    assert not list((tmp_path / "far").rglob("*"))
+    save(run)
+    assert [path.name for path in (tmp_path / "far").iterdir()] == ["step-000002"]
+
+
+def test_a_moved_checkpoint_behind_a_link_is_let_go(tmp_path: Path) -> None:
+    run, _ = run_in(tmp_path / "kept", {"a": 1}, keep=Retention(newest=1))
+    save(run)
+    (tmp_path / "kept" / "step-000001").rename(tmp_path / "moved")
+    (tmp_path / "kept" / "step-000001").symlink_to(tmp_path / "moved")
+    save(run)
+    left = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert left == ["round.json", "step-000002"]
+    assert (tmp_path / "moved" / "state.pt").exists()
