@@ -18,9 +18,6 @@ PYTEST  := $(PY) -m pytest
 CORE    := agent control launcher proto rendezvous trainer worker
 BESIDE  := tests examples benchmarks
 
-# An agent that is installed has its bytecode; here each of thousands of agents would compile the sources anew.
-unexport PYTHONDONTWRITEBYTECODE
-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run demo trainer-demo trainer trainer-rivals guard-demo test quick check format stories sim sim-long mutants chaos partitions many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors host-kills storms resume sweeps bench rendezvous-scale proto clean
