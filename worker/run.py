@@ -136,7 +136,7 @@ class Run:
         self._streamed = self._streamed or made.is_stream
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
-            self.account.restore(name, self.account.kept[name])
+            self.account.restore(name, self.account.kept.get(name, self._found.places[name]))
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
