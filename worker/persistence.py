@@ -185,10 +185,14 @@ class Persistence:
             account.current.took(snapshot.step)
         with suppress(CheckpointNotWritten):
             self._writer.wait()
-        for place, tensor in tensors(states):
+        held = list(tensors(states))
+        for place, tensor in held:
             if tensor.is_meta:
-                raise NotResumable(f"{'.'.join(map(str, place))} is on the device meta: it has no values to save")
-        sharded = any(is_sharded(tensor) for _, tensor in tensors(states))
+                raise NotResumable(
+                    f"tensor {'.'.join(map(str, place))} is on the device meta and has no values to save: give it "
+                    "values, or keep it out of the state"
+                )
+        sharded = any(is_sharded(tensor) for _, tensor in held)
         mine = self.homes.members(self._first)
         large = len(mine) > 1 and size_of(states) >= SHARED_BYTES and self._form == "torch"
         anywhere_sharded, anywhere_large = self._world.most([int(sharded), int(large)])

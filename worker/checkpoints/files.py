@@ -156,7 +156,7 @@ class Reader(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.length}[whence]
         if at < 0:
-            raise ValueError(f"byte {at} of a file was asked for")
+            raise ValueError(f"a seek to byte {at}, which is before the beginning of the file")
         self._at = at
         return at
 

@@ -113,9 +113,9 @@ def write_safetensors(folder: Path, divided: Divided) -> Content:
 
 
 def fits_safetensors(tensor: torch.Tensor) -> bool:
-    """Whether the form has its type. It is little-endian, as are all machines that torch runs on but one."""
-    plain = tensor.layout == torch.strided and not tensor.is_quantized
-    return plain and str(tensor.dtype).removeprefix("torch.") in _SAFE_NAMES and sys.byteorder == "little"
+    """Whether the form has the type of a tensor that `has_memory`. It is little-endian, as are all machines that torch
+    runs on but one."""
+    return str(tensor.dtype).removeprefix("torch.") in _SAFE_NAMES and sys.byteorder == "little"
 
 
 def read_box(folder: Path, index: Index, name: str, offsets: tuple[int, ...], made: torch.Tensor) -> torch.Tensor:
