@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,13 +18,23 @@ from typing import Any
 Log = Any
 """A logging.Logger, or an adapter of one."""
 
+_INTERRUPTED = 128 + 2
+"""The exit status of a process that SIGINT has ended, as shells say it."""
+_TELL_S = 5.0
+"""A console that takes nothing, a pipe that nobody reads for example, holds the end up no longer."""
+
 
 @contextmanager
 def fail_together(log: Log, rank: int) -> Iterator[None]:
-    """An exception inside ends this process with status 1, without waiting for threads, children or process groups."""
+    """An exception inside ends this process at once, without waiting for threads, children or process groups: with
+    status 1, with 130 for KeyboardInterrupt, and with that of `sys.exit` where it is not 0."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - whatever it is, this rank ends
+    except SystemExit as end:
+        if end.code:
+            _end(log, rank, end)
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is, this rank ends
         _end(log, rank, error)
 
 
@@ -47,29 +58,45 @@ class _Hook:
         self._before, self._log, self._rank = before, log, rank
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, Exception):
+        if isinstance(error, (Exception, KeyboardInterrupt)):
             _end(self._log, self._rank, error)
         self._before(kind, error, trace)
 
 
-def _end(log: Log, rank: int, error: Exception) -> None:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    log.error("rank %d failed: %s", rank, text)
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+def _end(log: Log, rank: int, error: BaseException) -> None:
     try:
-        # torch's `record`, where the script uses it, has written the file already.
-        if path and not (os.path.exists(path) and os.path.getsize(path)):
-            Path(path).write_text(json.dumps(_error_file(error, text)))
+        at_the_latest = threading.Timer(_TELL_S, os._exit, (_status(error),))
+        at_the_latest.daemon = True
+        at_the_latest.start()
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        _write_cause(log, rank, error, text)
+        log.error("rank %d failed: %s", rank, text)
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
-    except OSError as unwritten:  # the disk is full, or nobody reads any more
-        log.error("rank %d cannot write why it failed: %s", rank, unwritten)
     finally:
-        os._exit(1)
+        os._exit(_status(error))
 
 
-def _error_file(error: Exception, text: str) -> dict[str, object]:
+def _status(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code & 0xFF or 1  # 256 must not look like success
+    return 1
+
+
+def _write_cause(log: Log, rank: int, error: BaseException, text: str) -> None:
+    """Into the launcher's file; torch's `record`, where the script uses it, has written that already."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    try:
+        if path and not (os.path.exists(path) and os.path.getsize(path)):
+            Path(path).write_text(json.dumps(_error_file(error, text)))
+    except OSError as unwritten:  # the disk is full
+        log.error("rank %d cannot write why it failed: %s", rank, unwritten)
+
+
+def _error_file(error: BaseException, text: str) -> dict[str, object]:
     """The form that torchrun's `record` writes (torch 2.13, `ErrorHandler.record_exception`)."""
     extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
     return {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}

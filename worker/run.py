@@ -136,7 +136,7 @@ class Run:
         self._streamed = self._streamed or made.is_stream
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
-            self.account.restore(name, self.account.kept.get(name, self._found.places[name]))
+            self.account.restore(name, self.account.kept[name])
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -329,8 +329,7 @@ class Run:
         requests, interval = self._requests, self._exchanges.proposal(self._boundaries, now_s)
         measure, stop, late = self._early.numbers(self._save_s())
         due = due or requests.label is not None or bool(measure)
-        numbers = [int(due), int(requests.stop or stop), late, interval]
-        saves, stops, late, interval = self._world.most(numbers)
+        saves, stops, late, interval = self._world.most([int(due), int(requests.stop or stop), late, interval])
         self._exchanges.agreed(self._boundaries, interval)
         between = self.account.between_steps()  # else the end waits: batches in use would be lost to their epoch
         stops = stops and between and not self.stopping
@@ -359,13 +358,14 @@ class Run:
         self._enter()
         began_s = monotonic()
         label = next((text for text in self._world.gather(label) if text), "")
-        run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "world_size": self.world_size}
-        run |= {"order": ORDER_VERSION, "level": self.level, "shards": self._shards, "means": self._reductions.means()}
+        # Of two checkpoints of one place that differ in `asked`, both are kept.
+        run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "order": ORDER_VERSION, "asked": self._asked}
+        run |= {"world_size": self.world_size, "level": self.level, "means": self._reductions.means()}
+        run |= {"shards": None} if self._sharding is None else self._sharding.kept()
         known = self._found.run["loaders"] if self._found is not None else {}  # not all may have been made yet
         run |= {"loaders": known | {name: loader.identity() for name, loader in self._loaders.items()}}
-        run["asked"] = self._asked  # of two checkpoints of one place that differ in it, both are kept
-        places, ledger = self.account.places(), self._ledger.to_bytes()
-        snapshot = Snapshot(self.steps, places, run, self._ledger.head(), ledger, label)
+        ledger, head = self._ledger.to_bytes(), self._ledger.head()
+        snapshot = Snapshot(self.steps, self.account.places(), run, head, ledger, label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
         states[_VARS], states[_METRICS] = self.vars.state_dict(), self._reductions.metrics()
         states[_STREAMS] = self._streams | {name: loader.stream_state for name, loader in self._loaders.items()}
@@ -380,8 +380,8 @@ class Run:
         self._marks = marks_of(self.rank, os.path.abspath(self._persistence.folder.path))
         if (found := self._persistence.find(self._states)) is not None:
             self._load(found)
-        elif self._sharding is not None:
-            self._sharding.spread()
+        if self._sharding is not None:
+            self._sharding.begin(None if found is None else found.manifest.run)
 
     def _load(self, found: Found) -> None:
         manifest, where = found.manifest, f"the checkpoint of step {found.manifest.step}"

@@ -73,6 +73,8 @@ class Pass:
     """Whether it is outermost, and another such pass of this epoch of the run is over."""
     loose: bool = False
     """Whether the loop that it began in is over: it is an iterator that is kept, and no loop inside of that."""
+    trained: bool = False
+    """Whether a step was taken since it began."""
     skipped: bool = False
     """Whether it was over before the script started again, so that it gives nothing."""
 
@@ -148,8 +150,11 @@ class Account:
             for other in self._passes:
                 other.loose = other.loose or going.loader in other.inside
             cursor = self.cursors[going.loader]
-            # The end of a stream has no sample, so no step will commit it.
-            if cursor.in_use or (exhausted and all(span.first == span.last for span in cursor.held)):
+            # The end of a stream has no sample, so no step will commit it. And a loop that came to its end without a
+            # step was an evaluation, though gradients were off in its body only.
+            if cursor.in_use or (
+                exhausted and (not going.trained or all(span.first == span.last for span in cursor.held))
+            ):
                 self._commit(cursor)
             elif not exhausted:
                 # The batch that was handed out last was not trained on, as no step followed.
@@ -188,6 +193,7 @@ class Account:
         going_on_in, looping = _NONE, False
         for going in self._passes:
             looping = looping or going.gave
+            going.trained = True
             if going.inside and not going.loose and not self._over(going):
                 going_on_in |= going.inside
         for name, cursor in self.cursors.items():

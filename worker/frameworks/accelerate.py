@@ -7,14 +7,17 @@ loops over epochs that were over give nothing.
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..schedule import Every
-from .script_loops import Placed, Prepared, Unwrapped
+from .script_loops import Placed, Prepared, Unwrapped, call_after
 
 
 def exact(
@@ -25,7 +28,8 @@ def exact(
     every: Every | None = None,
     **states: Any,
 ) -> Any:
-    """The accelerator, whose `prepare`, `backward` and `end_training` now keep the place of the run.
+    """The accelerator, whose `prepare`, `backward` and `end_training` now keep the place of the run, and whose
+    `gather_for_metrics` gives each sample once, though the ranks' parts of a last batch may differ.
 
     directory: of the checkpoints (default: that of --exact-resume). every: when to save (default: what the switch's
     variable says). states: what is not given to `prepare`, as for `Run`. The prepared things are kept under
@@ -34,6 +38,7 @@ def exact(
     Raises Misused where no directory is known.
     """
     prepared = accelerator.exact = Prepared(directory, seed, every, states)
+    accelerator.gather_for_metrics = functools.partial(_gather, accelerator, accelerator.gather_for_metrics)
     theirs, backward, end_training = accelerator.prepare, accelerator.backward, accelerator.end_training
 
     def prepare(*things: Any, **options: Any) -> Any:
@@ -69,19 +74,63 @@ def _keep(accelerator: Any, given: Any, thing: Any) -> None:
     prepared = accelerator.exact
     if isinstance(given, Optimizer):
         prepared.add("optimizer", thing)
-        step = thing.step
-
-        def stepping(*args: Any, **options: Any) -> Any:
-            done = step(*args, **options)
-            if accelerator.sync_gradients:
-                prepared.stepped()
-            return done
-
-        thing.step = stepping
+        call_after(thing, "step", lambda: prepared.stepped() if accelerator.sync_gradients else None)
     elif hasattr(given, "parameters"):
         prepared.add("model", Unwrapped(lambda: accelerator.unwrap_model(thing)))
     elif hasattr(thing, "state_dict") and not isinstance(thing, Placed):
         prepared.add("schedule", thing)
+        _step_as_at_first(accelerator, thing)
+
+
+def _step_as_at_first(accelerator: Any, schedule: Any) -> None:
+    """accelerate steps a schedule once for each rank (1.15.0, `AcceleratedScheduler.step`), as a batch over all ranks
+    is so many batches of the script's. Batches stay those of the first start when the number of ranks changes."""
+    if getattr(schedule, "split_batches", True) or not schedule.step_with_optimizer:
+        return
+    step, inner = schedule.step, schedule.scheduler
+    schedule.split_batches = True  # once a call
+
+    def stepping(*args: Any, **options: Any) -> None:
+        for _ in range(accelerator.exact.run.first_ranks if accelerator.sync_gradients else 1):
+            # OneCycleLR fails behind its last step, which the last batch of an epoch would make it go to.
+            if inner._step_count <= getattr(inner, "total_steps", inner._step_count):
+                step(*args, **options)
+
+    schedule.step = stepping
+
+
+def _gather(accelerator: Any, theirs: Callable[..., Any], data: Any, use_gather_object: bool = False) -> Any:
+    """In the place of `gather_for_metrics`. accelerate's loaders repeat samples until all ranks have as many, and it
+    drops these behind the gathering; ours repeat none, and a rank without a sample has another one's in its place."""
+    from accelerate.utils import recursively_apply  # type: ignore[import-not-found, unused-ignore]
+
+    placed = accelerator.gradient_state.active_dataloader
+    if not isinstance(placed, Placed) or accelerator.num_processes == 1:
+        return theirs(data, use_gather_object)
+    empty = placed.exact.weight == 0.0
+    if not use_gather_object:
+        try:
+            recursively_apply(_itself, data, error_on_other_type=True)
+        except TypeError:
+            use_gather_object = True
+    if use_gather_object:  # lists of any length
+        return theirs(data[:0] if empty else data, True)
+    return recursively_apply(functools.partial(_gathered, accelerator, empty), data)
+
+
+def _gathered(accelerator: Any, empty: bool, tensor: torch.Tensor) -> torch.Tensor:
+    """The rows of all ranks, in the order of the ranks."""
+    rows = tensor.reshape(1) if tensor.dim() == 0 else tensor
+    count = 0 if empty else len(rows)
+    counts = accelerator.gather(torch.tensor([count], device=accelerator.device)).tolist()
+    padded = rows.new_zeros(max(counts), *rows.shape[1:])
+    padded[:count] = rows[:count]
+    parts = accelerator.gather(padded).split(max(counts))
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def _itself(thing: Any) -> Any:
+    return thing
 
 
 def _tuple(made: Any) -> tuple[Any, ...]:

@@ -7,11 +7,16 @@ over epochs that were over give nothing.
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
+from torch.nn import Module
+from torch.optim import Optimizer
+
 from ..schedule import Every
-from .script_loops import Prepared, Unwrapped
+from .script_loops import Prepared, Unwrapped, call_after
 
 
 def exact(
@@ -22,7 +27,8 @@ def exact(
     every: Every | None = None,
     **states: Any,
 ) -> Any:
-    """The Fabric object, whose `setup`, `setup_dataloaders` and `backward` now keep the place of the run.
+    """The Fabric object, whose `setup`, `setup_module`, `setup_optimizers`, `setup_dataloaders` and `backward` now keep
+    the place of the run.
 
     directory: of the checkpoints (default: that of --exact-resume). every: when to save (default: what the switch's
     variable says). states: what Fabric does not set up, schedules for example, as for `Run`. `fabric.exact` has `run`,
@@ -31,39 +37,44 @@ def exact(
     Raises Misused where no directory is known.
     """
     prepared = fabric.exact = Prepared(directory, seed, every, states)
-    setup, backward = fabric.setup, fabric.backward
+    backward = fabric.backward
 
-    def setting_up(module: Any, *optimizers: Any, **options: Any) -> Any:
-        made = setup(module, *optimizers, **options)
-        prepared.add("model", Unwrapped(lambda: module))
-        for optimizer in made[1:] if isinstance(made, tuple) else ():
-            prepared.add("optimizer", optimizer)
-            _commit_with(optimizer, prepared)
-        prepared.ready()
-        return made
+    def keeping(setup: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(setup)
+        def setting_up(*things: Any, **options: Any) -> Any:
+            made = setup(*things, **options)
+            for module in (*things, options.get("module")):
+                if isinstance(module, Module):
+                    prepared.add("model", Unwrapped(functools.partial(_itself, module)))
+            for thing in made if isinstance(made, tuple) else (made,):
+                _keep(prepared, thing)
+            prepared.ready()
+            return made
+
+        return setting_up
 
     def setup_dataloaders(*loaders: Any, use_distributed_sampler: bool = True, move_to_device: bool = True) -> Any:
-        made = [prepared.place(loader, fabric.to_device if move_to_device else _as_it_is) for loader in loaders]
+        made = [prepared.place(loader, fabric.to_device if move_to_device else _itself) for loader in loaders]
         prepared.ready()
         return made[0] if len(made) == 1 else made
 
     def weighted(tensor: Any, *args: Any, **options: Any) -> None:
         backward(tensor if prepared.weight == 1.0 else tensor * prepared.weight, *args, **options)
 
-    fabric.setup, fabric.setup_dataloaders, fabric.backward = setting_up, setup_dataloaders, weighted
+    fabric.setup, fabric.setup_module = keeping(fabric.setup), keeping(fabric.setup_module)
+    fabric.setup_optimizers = keeping(fabric.setup_optimizers)
+    fabric.setup_dataloaders, fabric.backward = setup_dataloaders, weighted
     return fabric
 
 
-def _commit_with(optimizer: Any, prepared: Prepared) -> None:
-    step = optimizer.step
-
-    def stepping(*args: Any, **options: Any) -> Any:
-        done = step(*args, **options)
-        prepared.stepped()
-        return done
-
-    optimizer.step = stepping
+def _keep(prepared: Prepared, thing: Any) -> None:
+    """An optimizer, or a schedule; the module is kept as the script gave it."""
+    if isinstance(thing, Optimizer):
+        prepared.add("optimizer", thing)
+        call_after(thing, "step", prepared.stepped)
+    elif not isinstance(thing, Module):
+        prepared.add("schedule", thing)
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
+def _itself(thing: Any) -> Any:
+    return thing

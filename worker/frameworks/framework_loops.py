@@ -42,7 +42,7 @@ class DrivenAccount(Account):
         if loader in self._given:
             self.leave(loader)
         self._given.discard(loader)
-        self.over[loader] = 0
+        self.over[loader], self.cursors[loader].at_end = 0, False
         begun = self._current[loader] = Pass(loader, frozenset(), outermost=True, skipped=loader in self.skip)
         self.skip.discard(loader)
         return begun
@@ -93,7 +93,7 @@ class DrivenAccount(Account):
         """The next pass of this loader begins here."""
         cursor = self.cursors[loader]
         cursor.held.clear()
-        cursor.epoch, cursor.position = epoch, position
+        cursor.epoch, cursor.position, cursor.at_end = epoch, position, False
         self._given.discard(loader)
 
     def step(self) -> bool:
@@ -134,7 +134,8 @@ class DrivenRun(Run):
         """
         self._capture = capture
         super().__init__(directory, seed=seed, every=every, **states)
-        self.account, self.between = DrivenAccount(), None
+        kept, self.account, self.between = self.account.kept, DrivenAccount(), None
+        self.account.kept = kept
 
     @property
     def resumed(self) -> bool:

@@ -13,13 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..checkpoints.files import Content, Sums, check_file, sync_directory, write_file
-from ..errors import CheckpointDamaged, NotResumable, WrongState
-from .stateful import NoRun, StatefulLoader
+from ..errors import CheckpointDamaged, Misused, NotResumable, WrongState
+from .stateful import AT_END, NoRun, StatefulLoader
 
 MANIFEST = "elastic-agent.json"
 BATCHES = "elastic-agent-batches.json"
 """What the Trainer's count of steps means in samples; it would be another place with batches of another size."""
+PLACE = "elastic-agent-loader.pt"
 _log = logging.getLogger(__name__)
 
 
@@ -29,6 +32,10 @@ class Exact:
     args: Any
     accelerator: Any
     state: Any
+    _epochs: _Epochs | None = None
+    _place: dict[str, Any] | None = None
+    """Of the loader, in the checkpoint that is gone on from."""
+    _counts = False
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader, not yet prepared, in a loader of this library's."""
@@ -41,26 +48,97 @@ class Exact:
         if self.args.gradient_accumulation_steps > 1 and self.args.world_size > 1:
             raise NotResumable("gradient_accumulation_steps with several ranks is not exact over resizes: use 1")
         _skip_by_place()
-        return _Epochs(loader, self.args)
+        self._epochs = _Epochs(loader, self.args, self._place)
+        return self._epochs
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
-        """As the Trainer's; without a checkpoint the newest one in `output_dir` that verifies is used."""
-        if resume_from_checkpoint in (None, True):
-            newest = newest_checkpoint(Path(self.args.output_dir))
-            resume_from_checkpoint = str(newest) if newest is not None else None
-        if resume_from_checkpoint:
-            check_batches(Path(resume_from_checkpoint), self._batches(), self.args.world_size)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **options)  # type: ignore[misc]
+        """As the Trainer's; without a checkpoint, or with one in `output_dir` that is not whole, the newest one there
+        that verifies is used.
+
+        Raises Misused with `save_only_model`, CheckpointDamaged for a checkpoint elsewhere that is not whole,
+        WrongState."""
+        if self.args.save_only_model:
+            raise Misused("save_only_model=True keeps no optimizer, so a start cannot go on exactly: set it to False")
+        chosen = self._chosen(resume_from_checkpoint)
+        self._place = None
+        if chosen is not None:
+            check_batches(chosen, self._batches(), self.args.world_size)
+            self._place = _place_in(chosen)
+        return super().train(resume_from_checkpoint=str(chosen) if chosen else None, **options)  # type: ignore[misc]
+
+    def _chosen(self, asked: Any) -> Path | None:
+        """The checkpoint to go on from."""
+        if asked is False:
+            return None
+        output = Path(self.args.output_dir)
+        if asked in (None, True):
+            return newest_checkpoint(output)
+        if Path(asked).resolve().parent != output.resolve():
+            if (Path(asked) / MANIFEST).exists():
+                _check(Path(asked))
+            return Path(asked)
+        if _is_whole(Path(asked)):
+            return Path(asked)
+        # One that is not this library's, as of before its line was written, is better than none.
+        theirs = not (Path(asked) / MANIFEST).exists() and (Path(asked) / "trainer_state.json").exists()
+        return newest_checkpoint(output) or (Path(asked) if theirs else None)
+
+    def get_batch_samples(self, *args: Any, **options: Any) -> Any:
+        """As the Trainer's, which counts the labels of the batches of all ranks."""
+        self._counts = True
+        try:
+            return super().get_batch_samples(*args, **options)  # type: ignore[misc]
+        finally:
+            self._counts = False
+
+    def _get_num_items_in_batch(self, batches: list[Any], *args: Any, **options: Any) -> Any:
+        """As the Trainer's. A rank without a sample of a batch has another one's in its place, which counts nothing."""
+        if self._counts and self._weight() == 0.0:
+            batches = [{name: _uncounted(name, value) for name, value in batch.items()} for batch in batches]
+        return super()._get_num_items_in_batch(batches, *args, **options)  # type: ignore[misc]
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, **options: Any) -> Any:
+        """As the Trainer's, with the loss multiplied by the weight of this rank's part of the batch. A loss that is
+        divided by the labels of all ranks has it already."""
+        weight = self._weight()
+        if weight and num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            weight = 1.0
+        theirs = self.accelerator.backward
+        if weight != 1.0:
+            self.accelerator.backward = lambda loss, **how: theirs(loss * weight, **how)
+        try:
+            loss = super().training_step(model, inputs, num_items_in_batch, **options)  # type: ignore[misc]
+        finally:
+            self.accelerator.backward = theirs
+        return loss * weight
+
+    def _weight(self) -> float:
+        return 1.0 if self._epochs is None else self._epochs.weight
 
     def _load_rng_state(self, checkpoint: Any) -> None:
         """Nothing: every batch keys the generators."""
 
-    def _save_checkpoint(self, *args: Any, **options: Any) -> None:
-        super()._save_checkpoint(*args, **options)  # type: ignore[misc]
-        if self.args.should_save:
-            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            (folder / BATCHES).write_text(json.dumps(self._batches()))
-            write_manifest(folder)
+    def _save_checkpoint(self, model: Any, trial: Any = None, **options: Any) -> None:
+        """As the Trainer's, but older ones are removed when this one is whole, and no sooner."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial, **options)  # type: ignore[misc]
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()  # each rank writes a file of its own
+        if not self.args.should_save or self._epochs is None:
+            return
+        output = self._get_output_dir(trial=trial)  # type: ignore[attr-defined]
+        folder = Path(output) / f"checkpoint-{self.state.global_step}"
+        (folder / BATCHES).write_text(json.dumps(self._batches()))
+        torch.save(self._epochs.place(), folder / PLACE)
+        write_manifest(folder)
+        sys.modules["transformers.trainer"].rotate_checkpoints(
+            output_dir=output,
+            save_total_limit=limit,
+            best_model_checkpoint=self.state.best_model_checkpoint,
+            use_mtime=True,
+        )
 
     def _batches(self) -> dict[str, int]:
         """Samples of a batch over all ranks, and batches of a step."""
@@ -71,8 +149,10 @@ class Exact:
 class _Epochs:
     """The Trainer's training loader: it says `set_epoch`, and by how many batches it begins later."""
 
-    def __init__(self, loader: Any, args: Any) -> None:
-        self._args, self._skipped = args, 0
+    def __init__(self, loader: Any, args: Any, place: dict[str, Any] | None) -> None:
+        """place: of a checkpoint. The Trainer's own count of epochs begins anew with a stream, whose length it does not
+        know, so it says only by how many epochs to go on."""
+        self._args, self._skipped, self._place, self._earlier = args, 0, place, 0
         seed = args.data_seed if args.data_seed is not None else args.seed
         self._loader = StatefulLoader(loader, NoRun(seed), "train")
         self.dataset, self.batch_sampler = loader.dataset, None
@@ -80,11 +160,24 @@ class _Epochs:
     def __len__(self) -> int:
         return len(self._loader)
 
+    @property
+    def weight(self) -> float:
+        """Of this rank's part of the batch in hand."""
+        return self._loader.weight
+
+    def place(self) -> dict[str, Any]:
+        """After the batch that was handed out last; after an epoch's last one the Trainer begins the next epoch."""
+        return {**self._loader.state_dict(), AT_END: False}
+
     def skip(self, batches: int) -> None:
         self._skipped = batches
 
     def set_epoch(self, epoch: int) -> None:
-        self._loader.go_to(epoch, self._skipped * self._loader.global_batch)
+        if self._place is not None:
+            self._loader.load_state_dict(self._place)
+            self._earlier, self._place = self._loader.cursor.epoch - epoch, None
+        else:
+            self._loader.go_to(epoch + self._earlier, self._skipped * self._loader.global_batch)
         self._skipped = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -92,6 +185,18 @@ class _Epochs:
 
         for batch in self._loader:
             yield send_to_device(batch, self._args.device)
+
+
+def _uncounted(name: str, value: Any) -> Any:
+    """Labels that the Trainer does not count."""
+    return torch.full_like(value, -100) if name in ("labels", "shift_labels") and torch.is_tensor(value) else value
+
+
+def _place_in(folder: Path) -> dict[str, Any] | None:
+    if not (folder / PLACE).exists():
+        return None  # of a version before, or of another tool: the Trainer's count of steps says it
+    place: dict[str, Any] = torch.load(folder / PLACE, weights_only=True)
+    return place
 
 
 def _skip_by_place() -> None:
@@ -141,15 +246,26 @@ def write_manifest(folder: Path) -> None:
 def newest_checkpoint(output: Path) -> Path | None:
     """The newest checkpoint whose every byte is as it was written; what is not is passed over, with a warning."""
     found = [path for path in output.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    for path in sorted(found, key=lambda path: -int(path.name.removeprefix("checkpoint-"))):
-        try:
-            for name, kept in json.loads((path / MANIFEST).read_bytes()).items():
-                check_file(path / name, Content.from_json(kept))
-        except (OSError, ValueError, KeyError, CheckpointDamaged) as damage:
-            _log.warning("checkpoint %s is not whole and is not used: %s; the one before it is tried", path, damage)
-            continue
-        return path
-    return None
+    found.sort(key=lambda path: -int(path.name.removeprefix("checkpoint-")))
+    return next((path for path in found if _is_whole(path)), None)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _check(path)
+    except CheckpointDamaged as damage:
+        _log.warning("checkpoint %s is not whole and is not used: %s; the newest before it is", path, damage)
+        return False
+    return True
+
+
+def _check(path: Path) -> None:
+    """Raises CheckpointDamaged where a file is missing, or not as it was written."""
+    try:
+        for name, kept in json.loads((path / MANIFEST).read_bytes()).items():
+            check_file(path / name, Content.from_json(kept))
+    except (OSError, ValueError, KeyError) as unread:
+        raise CheckpointDamaged(f"{path / MANIFEST} or a file that it names cannot be used: {unread}") from None
 
 
 def _read(path: Path) -> Content:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
+from ..checks import keepable
 from ..data.loader import Loader
+from ..errors import Misused
 from ..run import Run
 from ..schedule import Every
 from . import switch
+
+_LATER, _FIRST_RANKS = "states prepared later", "ranks of the first start"
+"""Names among `run.vars`; no attribute that a script could write has a space."""
 
 
 class Placed:
@@ -37,8 +44,11 @@ class Placed:
         return len(self.exact)
 
     def __iter__(self) -> Iterator[Any]:
-        loader, run = self.exact, self._prepared.run
-        batches = iter(loader)
+        # The order in which loops begin counts, so it begins now and not at its first batch.
+        return self._given(self.exact, iter(self.exact))
+
+    def _given(self, loader: Loader, batches: Iterator[Any]) -> Iterator[Any]:
+        run = self._prepared.run
         self.end_of_dataloader = False
         self.begins(self)
         try:
@@ -52,8 +62,50 @@ class Placed:
             self.ends(self)
 
 
+class PreparedRun(Run):
+    """A run that may be given further states after it has loaded the others."""
+
+    def __init__(self, directory: str | os.PathLike[str] | None, **options: Any) -> None:
+        """As `Run`."""
+        self._later: dict[str, Any] = {}
+        super().__init__(directory, **options)
+        self._loaded = [
+            (group, {name: _copied(value) for name, value in group.items() if name != "params"})
+            for thing in self._states.values()
+            for group in getattr(thing, "param_groups", ())
+        ]
+        """Groups of parameters with what the checkpoint has for them."""
+        if self.vars.get(_FIRST_RANKS) is None:
+            found = self._found
+            setattr(self.vars, _FIRST_RANKS, self.world_size if found is None else int(found.run["world_size"]))
+
+    @property
+    def first_ranks(self) -> int:
+        """How many ranks there were at the first start, of which the global batches are."""
+        return int(self.vars.get(_FIRST_RANKS))
+
+    def add(self, name: str, thing: Any) -> None:
+        """Another state; where the checkpoint has it, it is loaded now."""
+        thing = keepable({name: thing})[name]
+        if name in (kept := self.vars.get(_LATER, {})):
+            thing.load_state_dict(kept[name])
+            for group, values in self._loaded:  # a schedule that is made puts the first rate into its optimizer
+                group.update(values)
+        self._later[name] = thing
+        if self.between is not None:
+            self.between.add(name, thing)
+
+    def _save(self, label: str) -> None:
+        # Of those that the script has not come to yet, what the last checkpoint had.
+        later = {**self.vars.get(_LATER, {}), **{name: thing.state_dict() for name, thing in self._later.items()}}
+        if later:
+            setattr(self.vars, _LATER, later)
+        super()._save(label)
+
+
 class Prepared:
-    """What a framework has prepared. The run is made once an optimizer and a loader are known, and loads then."""
+    """What a framework has prepared. The run is made once an optimizer and a loader are known, and loads then; what is
+    prepared behind that is loaded as it is prepared."""
 
     def __init__(
         self, directory: str | os.PathLike[str] | None, seed: int, every: Every | None, states: dict[str, Any]
@@ -62,14 +114,16 @@ class Prepared:
         self._seed, self._every, self._states = seed, every or Every(*switch.save_every()), dict(states)
         self._waiting: list[DataLoader[Any]] = []
         self._made: list[Loader] = []
-        self._run: Run | None = None
+        self._run: PreparedRun | None = None
         self.weight = 1.0
         """Of the training batch in hand: the loss is multiplied by it."""
 
     def add(self, kind: str, thing: Any) -> None:
         """Another model, optimizer or schedule, whose state is kept."""
-        number = sum(name.rstrip("0123456789") == kind for name in self._states)
-        self._states[f"{kind}{number}"] = thing
+        name = f"{kind}{sum(name.rstrip('0123456789') == kind for name in self._states)}"
+        self._states[name] = thing
+        if self._run is not None:
+            self._run.add(name, thing)
 
     def place(self, loader: DataLoader[Any], to_device: Callable[[Any], Any]) -> Placed:
         """The loader that the script gets in place of its own."""
@@ -81,16 +135,22 @@ class Prepared:
         if self._run is None and self._waiting and any(name.startswith("optimizer") for name in self._states):
             self.start()
 
-    def start(self) -> Run:
+    def start(self) -> PreparedRun:
+        """Makes the run, and loaders that are not made. Collective. Raises Misused where there is nothing to keep."""
         if self._run is None:
-            self._run = Run(self._directory, seed=self._seed, every=self._every, **self._states)
+            if not self._states:
+                raise Misused(
+                    "exact(...) knows no model and no optimizer, so it has nothing to keep: prepare them with this "
+                    "object before the first loop, or give them by name, as exact(..., 'checkpoints', model=net)"
+                )
+            self._run = PreparedRun(self._directory, seed=self._seed, every=self._every, **self._states)
         # In the order in which they were prepared: their names are numbers.
         self._made += [self._run.loader(loader) for loader in self._waiting[len(self._made) :]]
         return self._run
 
     @property
-    def run(self) -> Run:
-        """The run; made now at the latest."""
+    def run(self) -> PreparedRun:
+        """The run; made now at the latest. Collective then."""
         return self._run or self.start()
 
     def loader(self, number: int) -> Loader:
@@ -98,8 +158,6 @@ class Prepared:
         return self._made[number]
 
     def trains(self) -> bool:
-        import torch
-
         return torch.is_grad_enabled()
 
     def stepped(self) -> None:
@@ -116,6 +174,18 @@ class Prepared:
             self._run.close()
 
 
+def call_after(thing: Any, method: str, then: Callable[[], None]) -> None:
+    """`then` behind each call of a method, which stays a bound one: torch's schedules want one of an optimizer."""
+    before = getattr(thing, method)
+
+    def calling(_: Any, *args: Any, **options: Any) -> Any:
+        done = before(*args, **options)
+        then()
+        return done
+
+    setattr(thing, method, types.MethodType(calling, thing))
+
+
 class Unwrapped:
     """The state of a model that may be wrapped, by the names that it has unwrapped."""
 
@@ -127,3 +197,8 @@ class Unwrapped:
 
     def load_state_dict(self, state: Any) -> Any:
         return self._unwrap().load_state_dict(state)
+
+
+def _copied(value: Any) -> Any:
+    """A rate may be a tensor, and schedules write into it."""
+    return value.clone() if isinstance(value, torch.Tensor) else value

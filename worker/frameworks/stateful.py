@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from ..data.cursors import Account, Cursor
+from ..data.cursors import Account, Cursor, Pass
 from ..data.loader import Loader
 from ..data.order import VERSION
 from ..data.randomness import key_everything
@@ -23,6 +23,25 @@ from ..data.sharded import Division
 from ..errors import WrongState
 from ..loop.log import RunLog
 from .framework_loops import DrivenAccount
+
+AT_END = "at_end"
+"""Of a state: whether the loop has the last batch of an epoch in its hands, so that the next pass gives nothing."""
+
+
+class _Asked(DrivenAccount):
+    """A loop that asks for the next batch, or begins anew, has used the one before."""
+
+    def begin(self, loader: str) -> Pass:
+        self._use(loader)
+        return super().begin(loader)
+
+    def ask(self, going: Pass) -> bool:
+        self._use(going.loader)
+        return True
+
+    def _use(self, loader: str) -> None:
+        while self.cursors[loader].held:
+            self.done(loader)
 
 
 class NoRun:
@@ -33,7 +52,9 @@ class NoRun:
     between = None
 
     def __init__(self, seed: int) -> None:
-        self.account = self.driven = DrivenAccount()
+        self.account = self.driven = _Asked()
+        self.committed: Callable[[], None] = lambda: None
+        """Called when a batch is used."""
         self.seed, self.stopping = seed, False
         self.rank, self.world_size = 0, 1
         if dist.is_available() and dist.is_initialized():
@@ -44,7 +65,7 @@ class NoRun:
         key_everything(key)
 
     def asked(self) -> None:
-        return
+        self.committed()
 
 
 class StatefulLoader(Loader):
@@ -54,6 +75,7 @@ class StatefulLoader(Loader):
         context.account.cursors[name] = Cursor()
         self._alone = context
         super().__init__(context, loader, name, **options)
+        context.committed = self.committed
 
     @property
     def cursor(self) -> Cursor:
@@ -64,7 +86,9 @@ class StatefulLoader(Loader):
         while self.cursor.held:
             self._alone.driven.done(self.name)
             self.committed()
-        return {"order": VERSION, "seed": self._alone.seed, **super().state_dict()}
+        driven = self._alone.driven
+        at_end = self.name in driven.skip or (self.cursor.at_end and not driven.over.get(self.name, 0))
+        return {"order": VERSION, "seed": self._alone.seed, AT_END: at_end, **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -72,9 +96,12 @@ class StatefulLoader(Loader):
             if state[what] != mine:
                 raise WrongState(f"loader {self.name!r}: the state has {what} {state[what]}, and this loader {mine}")
         self.go_to(int(state["epoch"]), int(state["position"]))
+        if state.get(AT_END, False):
+            self._alone.driven.skip.add(self.name)
 
     def go_to(self, epoch: int, position: int) -> None:
         """The next pass begins here."""
+        self._alone.driven.skip.discard(self.name)
         self._alone.driven.go_to(self.name, epoch, position)
 
 

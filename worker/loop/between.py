@@ -28,6 +28,11 @@ class Between:
         """The tensors of the mark, so that no new one gets the memory of one that is gone."""
         self._reported = False
 
+    def add(self, name: str, thing: Any) -> None:
+        """Another state that checkpoints keep."""
+        if not isinstance(thing, Whole):
+            self._things[name] = thing
+
     def passed(self) -> None:
         """A loop is over."""
         self._tensors = []

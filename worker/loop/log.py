@@ -45,9 +45,13 @@ class _Console(logging.Handler):
     """Writes to stderr where the script has not configured logging; silent where it has."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
+        if logging.getLogger().handlers:
+            return
+        try:
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
+        except Exception:  # noqa: BLE001 - as logging's own handlers: a console that is gone ends no training
+            self.handleError(record)
 
 
 def _show_without_configuration() -> None:

@@ -106,11 +106,18 @@ def _states(metric: Any) -> dict[str, dict[str, Any]]:
         list(metric.values(copy_state=False))
     return {
         path: {
-            **{state: _detached(getattr(part, state)) for state in part._defaults},
+            **{state: _detached(getattr(part, state)) for state in (*part._defaults, *_bounds(part))},
             _COUNT: int(getattr(part, _COUNT, 0)),
         }
         for path, part in _parts(metric)
     }
+
+
+def _bounds(part: Any) -> dict[str, str]:
+    """Of `MinMaxMetric` (torchmetrics 1.9), which declares no states: what it has seen, and how ranks are merged."""
+    names = {"min_val": "dim_zero_min", "max_val": "dim_zero_max"}
+    held = all(isinstance(vars(part).get(name), torch.Tensor) for name in names)
+    return names if held and not names.keys() & part._defaults.keys() else {}
 
 
 def _detached(state: Any) -> Any:
@@ -121,15 +128,17 @@ def _detached(state: Any) -> Any:
 
 def _restore(name: str, metric: Any, kept: list[Any], world: World) -> None:
     for path, part in _parts(metric):
-        ranks = [states.get(path) for states in kept]
-        if any(states is None or set(states) - {_COUNT} != set(part._defaults) for states in ranks):
+        ranks, bounds = [states.get(path) for states in kept], _bounds(part)
+        if any(states is None or set(states) - {_COUNT, *bounds} != set(part._defaults) for states in ranks):
             raise NotResumable(
                 f"metric {name!r}: the checkpoint holds other states than {type(part).__name__} has; give it the "
                 "metric it had, or another name to begin anew"
             )
         device = getattr(part, "device", "cpu")
-        for state in part._defaults:
-            values = [states[state] for states in ranks if states is not None]
+        for state in (*part._defaults, *bounds):
+            values = [states[state] for states in ranks if states is not None and state in states]
+            if not values:  # a checkpoint of an older version has no bounds
+                continue
             setattr(part, state, _moved(_share(name, part, state, values, world), device))
         setattr(part, _COUNT, max(int(states[_COUNT]) for states in ranks if states is not None))
         part._computed = None
@@ -139,7 +148,7 @@ def _share(name: str, part: Any, state: str, values: list[Any], world: World) ->
     """What this rank gets of the states that the ranks of the checkpoint had."""
     if len(values) == world.size:
         return values[world.rank]
-    how = getattr(part._reductions[state], "__name__", None)
+    how = _bounds(part).get(state) or getattr(part._reductions[state], "__name__", None)
     if how == "dim_zero_sum":
         total = torch.stack(values).sum(0)
         return total if world.rank == 0 else torch.zeros_like(total)

@@ -54,7 +54,8 @@ class Buffers:
     def room(self, length: int) -> Tensor:
         """Kept host memory."""
         if self._bytes.numel() != length:
-            self._bytes = torch.empty(length, dtype=torch.uint8)
+            with torch.inference_mode(False):
+                self._bytes = torch.empty(length, dtype=torch.uint8)
         return self._bytes
 
     def _now(self) -> dict[str, Tensor]:
@@ -88,8 +89,9 @@ def _shape(buffer: Tensor | None) -> str:
 
 
 def _copied(now: dict[str, Tensor], into: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of the tensors, in the memory of an earlier copy where they fit."""
-    with torch.no_grad():
+    """Copies of the tensors, in the memory of an earlier copy where they fit. The first may be made by an evaluation
+    in inference mode, and a tensor that is made there could not be written to by a training step."""
+    with torch.inference_mode(False), torch.no_grad():
         for name, buffer in now.items():
             kept = into.get(name)
             if kept is None or kept.shape != buffer.shape or kept.dtype != buffer.dtype:

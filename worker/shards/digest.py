@@ -24,7 +24,9 @@ def digest(state: Mapping[str, Any]) -> str:
 
 def _parts(value: Any) -> Iterator[bytes]:
     if isinstance(value, torch.Tensor):
-        plain = value.detach().cpu().contiguous()
+        if value.layout != torch.strided:
+            yield f"{value.layout} ".encode()
+        plain = value.detach().cpu().to_dense().contiguous()
         yield f"tensor {plain.dtype} {list(plain.shape)}:".encode()
         if plain.numel():
             yield _bytes(plain.reshape(-1).view(torch.uint8))
@@ -33,6 +35,9 @@ def _parts(value: Any) -> Iterator[bytes]:
         for key in sorted(value, key=repr):
             yield repr(key).encode()
             yield from _parts(value[key])
+    elif isinstance(value, (set, frozenset)):
+        yield f"set {len(value)}:".encode()
+        yield from sorted(b"".join(_parts(held)) for held in value)
     elif isinstance(value, (list, tuple)):
         yield f"sequence {len(value)}:".encode()
         for held in value:

@@ -48,6 +48,21 @@ def parameters_of(states: Mapping[str, Any]) -> dict[str, nn.Parameter]:
     return found
 
 
+def those_with_gradients(states: Mapping[str, Any]) -> str:
+    """Which parameters have a gradient, in hexadecimal. A gradient of zeros is not none: an optimizer applies momentum
+    and weight decay to that parameter too."""
+    return f"{int('1' + ''.join('01'[held.grad is not None] for held in parameters_of(states).values()), 2):x}"
+
+
+def give_zeros(states: Mapping[str, Any], kept: str) -> None:
+    """Gradients of zeros, as behind `zero_grad(set_to_none=False)`, for the parameters that had one by
+    `those_with_gradients`. Where the script's own `zero_grad` sets them to None they are gone before they count."""
+    parameters, had = parameters_of(states).values(), f"{int(kept, 16):b}"[1:]
+    for parameter, has in zip(parameters, had, strict=True):
+        if has == "1" and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+
 def _sums_itself(thing: Any) -> str:
     """What wraps a module and sums its gradients over the ranks; empty where nothing does."""
     if isinstance(thing, DistributedDataParallel):

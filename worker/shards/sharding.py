@@ -19,7 +19,7 @@ from .buffers import Buffers
 from .conditions import same_everywhere
 from .exchange import Exchange
 from .fold import Fold
-from .gradients import Layout, layouts_of, parameters_of
+from .gradients import Layout, give_zeros, layouts_of, parameters_of, those_with_gradients
 from .tree import Tree
 
 
@@ -47,16 +47,28 @@ class Sharding:
         same_everywhere(world)
         log.info("level bits: %d shards over %d ranks", count, world.size)
 
-    def spread(self) -> None:
-        """Collective, for a run that begins anew: the modules of rank 0, on all ranks."""
+    def begin(self, kept: dict[str, Any] | None) -> None:
+        """Collective, once all states are loaded: goes on as `kept` was; None, for a run that begins anew: with the
+        modules of rank 0 on all ranks."""
+        if kept is None:
+            self._spread()
+        elif "gradients" in kept:  # a checkpoint of an older version has none
+            give_zeros(self._states, kept["gradients"])
+
+    def _spread(self) -> None:
         if self._exchange.ranks == 1:
             return
         for _, thing in sorted(self._states.items()):
             for tensor in _tensors_of(thing):
                 memory = tensor.detach().cpu().contiguous()
-                self._exchange.broadcast(memory, 0).wait()
+                # As bytes: gloo knows no 16-bit integers and no numbers of 8 bits with a fraction.
+                self._exchange.broadcast(memory.reshape(-1).view(torch.uint8), 0).wait()
                 with torch.no_grad():
                     tensor.copy_(memory)
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"shards": self.division.count, "gradients": those_with_gradients(self._states)}
 
     @property
     def turn(self) -> int:

@@ -6,6 +6,7 @@ others wait for it in a collective, whose timeout is half an hour.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -132,3 +133,40 @@ def test_a_rank_ends_where_its_error_file_cannot_be_written(script: str, status:
     assert ended.returncode == status, ended.stderr
     assert "rank 0 cannot write why it" in ended.stderr
     assert "No space left on device" in ended.stderr
+
+
+WITH_STATUS = """
+import logging, sys
+from elastic_agent.worker.failing import fail_together
+with fail_together(logging.getLogger("elastic_agent"), 0):
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("sys.exit(3)", 3), ("sys.exit('no data')", 1), ("raise KeyboardInterrupt", 130), ("sys.exit(256)", 1)],
+)
+def test_an_exit_that_is_no_success_ends_the_rank_at_once(body: str, status: int) -> None:
+    """It does not wait for a thread that never ends."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".typing")}
+    command = [sys.executable, "-c", THREAD + WITH_STATUS.format(body)]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == status, ended.stderr
+
+
+def test_a_rank_ends_though_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """Its stderr is a pipe that is full; the error file has the cause."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writes, bytes(65536))
+    os.set_blocking(writes, True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / ".typing"), "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")}
+    command = [sys.executable, "-c", THREAD + OF_A_LOOP]
+    ended = subprocess.run(command, env=env, stdout=writes, stderr=writes, timeout=60, check=False)
+    os.close(reads)
+    os.close(writes)
+    assert ended.returncode == 1
+    assert "the sample is not a number" in (tmp_path / "error.json").read_text()

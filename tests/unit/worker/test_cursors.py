@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.data.cursors import Account, Cursor, Pass, Span
 from elastic_agent.worker.frameworks.framework_loops import DrivenAccount
+from elastic_agent.worker.frameworks.stateful import StatefulLoader, exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")  # in a life that trains no more
 
@@ -288,3 +289,25 @@ def test_a_loader_that_is_made_late_keeps_its_place() -> None:
     assert made.places()["late"] == [0, 0, 0]
     made.restore("late", made.kept["late"])
     assert made.places()["late"][:2] == [3, 8]
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["in hand", "over"])
+def test_a_state_behind_an_epochs_last_batch_goes_on_with_the_end_of_that_pass(asked: bool) -> None:
+    """As torchdata 0.11.0: the pass that the loop was in gives nothing more, unless the loop knew its end already."""
+
+    def loader() -> StatefulLoader:
+        return exact(DataLoader(TensorDataset(torch.arange(8)), batch_size=4, shuffle=True), seed=3)
+
+    whole, cut = loader(), loader()
+    epochs = [[batch.tolist() for (batch,) in whole] for _ in range(3)]
+    for _ in range(2):
+        for _batch in cut:
+            state = cut.state_dict()
+    assert len({str(epoch) for epoch in epochs}) == 3
+    state = cut.state_dict() if asked else state
+    again = loader()
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    if not asked:
+        assert list(again) == []
+    assert [batch.tolist() for (batch,) in again] == epochs[2]

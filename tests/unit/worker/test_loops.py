@@ -326,3 +326,26 @@ def test_a_library_with_a_state_of_its_own_is_keyed_before_each_sample(tmp_path:
     whole = life("whole", 0, -1)
     assert life("cut", 2, 3) + life("cut", 1, -1) == whole
     assert len({key for _, key in whole}) == len({index for index, _ in whole}) == 12
+
+
+def test_an_evaluation_that_turns_gradients_off_in_its_body_is_one(tmp_path: Path) -> None:
+    """No step follows its batches, so the end of its loop commits them, and the epoch ends with a checkpoint."""
+    seen: list[list[int]] = []
+
+    def life(epochs: int) -> Run:
+        run = run_in(tmp_path)
+        train = run.loader(DataLoader(numbers(6), batch_size=2), name="train")
+        held_out = run.loader(DataLoader(numbers(8), batch_size=2, shuffle=True), name="validation")
+        for _ in run.epochs(epochs):
+            for _batch in train:
+                run.step()
+            seen.append([])
+            for (batch,) in held_out:
+                with torch.no_grad():
+                    seen[-1] += batch.tolist()
+        assert held_out.epoch == run.epoch
+        return run
+
+    assert life(1).ledger.faults() == life(2).ledger.faults() == []
+    assert len(seen) == 2
+    assert seen[0] != seen[1]

@@ -212,3 +212,24 @@ def test_a_mean_that_the_script_has_not_asked_for_yet_is_kept_over_two_restarts(
         if life == 2:
             assert run.mean("held out").compute() == 3.0
         run.close()
+
+
+def test_the_least_and_the_largest_that_a_wrapper_has_seen_go_on(tmp_path: Path) -> None:
+    """It keeps them beside its states, and each value that is computed may change them."""
+
+    def life(stop_at: int | None) -> dict[str, Any]:
+        run = Run(tmp_path / str(stop_at is None), every=Every(seconds=None))
+        loader = run.loader(DataLoader(DATA, batch_size=6, shuffle=True))
+        metric = run.metric("wrapped", torchmetrics.MinMaxMetric(classification.BinaryAccuracy()))
+        for _ in run.epochs(1):
+            for x, y in loader:
+                run.step()
+                metric.update(x, y)
+                metric.compute()
+                if run.steps == stop_at:
+                    run.stop()
+        return plain(metric.compute())  # type: ignore[no-any-return]
+
+    whole = life(None)
+    life(4)
+    assert life(99) == whole

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ from elastic_agent.worker import Run
 from elastic_agent.worker.checkpoints import manifest as manifest_module
 from elastic_agent.worker.errors import Misused, WrongState
 from elastic_agent.worker.shards import conditions
+from elastic_agent.worker.shards.digest import digest
 from support.rigs.shard_loops import linear, loss_sum, points, run_in, trained
+from support.workers.ranks import play
 
 
 def test_shards_need_a_number(tmp_path: Path) -> None:
@@ -181,3 +186,44 @@ def test_the_digest_sees_parameters_optimizer_generators_and_place(tmp_path: Pat
     found.append(run.digest())
     assert len(set(found)) == 6
     assert all(len(each) == 64 for each in found)
+
+
+def test_the_digest_of_a_set_is_that_of_what_it_holds() -> None:
+    """Texts hash otherwise in each process, and a set gives them in that order."""
+    program = (
+        "import random, numpy, torch\n"
+        "from elastic_agent.worker.shards.digest import digest\n"
+        "for seed in (random.seed, numpy.random.seed, torch.manual_seed): seed(1)\n"
+        "print(digest({'seen': {'one', 'two', 'three', 'four'}, 'kept': frozenset(['a', 'b'])}))"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "123"
+    }
+    assert len(found) == 1
+
+
+def test_the_digest_of_a_sparse_tensor_is_that_of_its_numbers() -> None:
+    one, other = (torch.tensor([[0.0, number]]).to_sparse() for number in (1.0, 2.0))
+    assert digest({"kept": one}) == digest({"kept": one.clone()})
+    assert digest({"kept": one}) != digest({"kept": other})
+    assert digest({"kept": one}) != digest({"kept": one.to_dense()})
+
+
+def test_a_run_that_begins_has_the_tensors_of_rank_0_whatever_their_type(tmp_path: Path) -> None:
+    """gloo itself broadcasts neither 16-bit integers nor numbers of 8 bits with a fraction."""
+    kinds = [torch.int16, torch.uint16, torch.float8_e5m2, torch.bfloat16, torch.bool, torch.complex64, torch.int64]
+
+    def act(rank: int) -> list[str]:
+        net = torch.nn.Module()
+        for number, kind in enumerate(kinds):
+            net.register_buffer(f"held{number}", torch.full((2, 3), float(1 - rank)).to(kind))
+        net.register_buffer("none", torch.empty(0))
+        net.register_buffer("alone", torch.tensor(rank, dtype=torch.int16))
+        run_in(tmp_path, model=net)
+        return [str(buffer.to(torch.complex64).tolist()) for buffer in net.buffers()]
+
+    first, second = play(act, 2, tmp_path)
+    assert first == second

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from elastic_agent.worker import Run
 from elastic_agent.worker.errors import Misused
-from support.rigs.shard_loops import linear, points, run_in, trained
+from support.rigs.shard_loops import linear, loss_sum, points, run_in, trained
 
 
 def test_running_statistics_are_those_of_the_first_shard(tmp_path: Path) -> None:
@@ -136,3 +136,18 @@ def test_an_evaluation_has_shards_and_leaves_gradients_and_statistics_alone(tmp_
             assert [len(net(x)) for x, _ in run.shards(batch)] == [4, 4, 4, 4]
     assert torch.equal(net.weight.grad, torch.ones(3))
     assert int(net.num_batches_tracked or 0) == 0
+
+
+def test_an_evaluation_in_inference_mode_may_come_before_the_first_step(tmp_path: Path) -> None:
+    norm = nn.BatchNorm1d(3)
+    net = nn.Sequential(norm, nn.Linear(3, 1))
+    run = run_in(tmp_path, model=net)
+    with torch.inference_mode():
+        for batch in run.loader(DataLoader(points(16), batch_size=4), train=False):
+            for part in run.shards(batch):
+                loss_sum(net, part)
+    for batch in run.loader(DataLoader(points(16), batch_size=4)):
+        for part in run.shards(batch):
+            loss_sum(net, part).backward()
+        run.step()
+    assert int(norm.num_batches_tracked or 0) == 2

@@ -156,3 +156,30 @@ def test_complex_parameters_are_refused_by_name(tmp_path: Path) -> None:
     net = nn.ParameterList([nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
     with pytest.raises(Misused, match=r"model\.0 is torch\.complex64 on cpu.*leave out shards"):
         trained(tmp_path, net, lambda run, batch: [*run.shards(batch)].clear())
+
+
+@pytest.mark.parametrize("to_none", [False, True], ids=["zeros", "none"])
+def test_gradients_of_zeros_are_there_again_after_a_restart(tmp_path: Path, to_none: bool) -> None:
+    """`zero_grad(set_to_none=False)` leaves zeros, so that momentum and decay go on where a step gives no gradient."""
+
+    def life(path: Path, stop_at: int) -> str:
+        torch.manual_seed(0)
+        net = Branched()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+        run = run_in(path, model=net, optimizer=optimizer)
+        loader = run.loader(DataLoader(points(16), batch_size=4), global_batch=4)
+        for _ in run.epochs(3):
+            for batch in loader:
+                optimizer.zero_grad(set_to_none=to_none)
+                for part in run.shards(batch):
+                    loss_sum(net, part).backward()
+                optimizer.step()
+                run.step()
+                if run.steps == stop_at:
+                    run.stop()
+        return run.digest()
+
+    whole = life(tmp_path / "whole", 0)
+    for stop_at in (4, 6):
+        life(tmp_path / "parts", stop_at)
+    assert life(tmp_path / "parts", 0) == whole

@@ -1,0 +1,94 @@
+"""What scripts of frameworks do beside the plainest loop is exact as well: real frameworks, real SIGKILL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import support.resume
+from support.resume.jobs import Job, differences, play
+from support.side_environments import side_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SCRIPT = Path(support.resume.__path__[0]) / "edges_script.py"
+FABRIC, ACCELERATE = ["torch", "lightning.fabric"], ["torch", "accelerate"]
+HUGGING_FACE = ["torch", "transformers.trainer", "accelerate"]
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    return side_python(".frameworks")
+
+
+def job(path: Path, name: str, mode: str, **env: str) -> Job:
+    return Job(path, name, MODE=mode, ELASTIC_AGENT_SAVE_EVERY="1", **env)
+
+
+@pytest.mark.parametrize("mode", ["fabric_apart", "fabric_schedule"])
+def test_fabric_keeps_what_is_set_up_in_parts_and_a_schedule(python: str, tmp_path: Path, mode: str) -> None:
+    whole = job(tmp_path, "whole", mode).life()
+    killed = job(tmp_path, "killed", mode).life(KILL="1:5").life()
+    play(python, SCRIPT, [whole, killed], FABRIC)
+    assert differences(whole, killed) == []
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
+
+
+def test_accelerate_keeps_a_schedule_that_is_prepared_last_and_evaluations_in_their_order(
+    python: str, tmp_path: Path
+) -> None:
+    """Killed in training, and behind an evaluation; two loaders side by side."""
+    whole = job(tmp_path, "whole", "accelerate_late", FIRST_RANKS="1").life()
+    killed = job(tmp_path, "killed", "accelerate_late", FIRST_RANKS="1")
+    killed.life(KILL="0:5").life(KILL="1:99").life()
+    play(python, SCRIPT, [whole, killed], ACCELERATE)
+    assert differences(whole, killed) == []
+    found = {key: told for key, told in killed.reported().items() if key[0] != "killed"}
+    assert found == whole.reported()
+
+
+def test_accelerates_schedule_and_metrics_are_those_of_the_first_number_of_ranks(python: str, tmp_path: Path) -> None:
+    """Two ranks, then one: a schedule goes on at its pace. Each of 13 evaluated samples is gathered once."""
+    whole = job(tmp_path, "whole", "accelerate_late", FIRST_RANKS="2").life(2)
+    resized = job(tmp_path, "resized", "accelerate_late", FIRST_RANKS="2").life(2, KILL="1:5").life(1)
+    play(python, SCRIPT, [whole, resized], ACCELERATE)
+    assert differences(whole, resized) == []
+    assert resized.reported()["rate", 0] == whole.reported()["rate", 0]
+    for epoch in range(3):
+        assert sorted(whole.reported()["evaluated", epoch][0]) == list(range(13))
+        assert sorted(resized.reported()["evaluated", epoch][0]) == list(range(13))
+
+
+def test_hugging_faces_only_checkpoint_is_removed_once_the_next_is_whole(python: str, tmp_path: Path) -> None:
+    """save_total_limit=1, killed between the Trainer's files and the manifest."""
+    killed = job(tmp_path, "killed", "hugging_face_limit").life(KILL="manifest:3").life()
+    play(python, SCRIPT, [killed], HUGGING_FACE)
+    assert killed.reported()["begun", 0][0] == 6
+    assert len(killed.reported()["left", 0][0]) == 1
+
+
+def test_hugging_faces_torn_last_checkpoint_is_not_gone_on_from_though_asked_for(python: str, tmp_path: Path) -> None:
+    whole = job(tmp_path, "whole", "hugging_face_asked").life()
+    torn = job(tmp_path, "torn", "hugging_face_asked").life(KILL="manifest:3").life()
+    play(python, SCRIPT, [whole, torn], HUGGING_FACE)
+    assert torn.reported()["begun", 0][0] == 6
+    assert differences(whole, torn) == []
+    assert torn.reported()["end", 3] == whole.reported()["end", 3]
+
+
+def test_hugging_faces_uneven_last_batch_counts_each_sample_alike(python: str, tmp_path: Path) -> None:
+    one = job(tmp_path, "one", "hugging_face_uneven").life(1)
+    two = job(tmp_path, "two", "hugging_face_uneven").life(2)
+    play(python, SCRIPT, [one, two], HUGGING_FACE)
+    assert differences(one, two) == []
+    for mine, theirs in zip(one.reported()["weights", 0], two.reported()["weights", 0], strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
+
+
+def test_hugging_face_goes_on_in_a_later_pass_over_a_stream(python: str, tmp_path: Path) -> None:
+    whole = job(tmp_path, "whole", "hugging_face_stream").life()
+    killed = job(tmp_path, "killed", "hugging_face_stream").life(KILL="0:8").life(KILL="0:14").life()
+    play(python, SCRIPT, [whole, killed], HUGGING_FACE)
+    assert differences(whole, killed) == []
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]

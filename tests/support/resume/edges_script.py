@@ -1,0 +1,227 @@
+"""What scripts of accelerate, Fabric and Hugging Face's Trainer do beside the plainest loop; MODE says which.
+
+KILL="1:5" is a SIGKILL after the batch 5 of epoch 1, KILL="manifest:3" one before the third manifest is written. Writes
+to SEEN.<rank> as `tools_script` does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from support.resume.tools_script import (
+    CHECKPOINTS,
+    EPOCHS,
+    KILL,
+    RANKS,
+    Numbers,
+    end,
+    loss_of,
+    may_die,
+    parts,
+    tell,
+    used,
+)
+
+
+class First(Dataset):  # type: ignore[type-arg]
+    """The first so many of `Numbers`."""
+
+    def __init__(self, count: int) -> None:
+        self._all, self._count = Numbers(), count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._all[index]
+
+
+def loader_of(count: int, batch: int = 4, shuffle: bool = True) -> Any:
+    return DataLoader(First(count), batch_size=batch // RANKS, shuffle=shuffle)
+
+
+def fabric_of() -> Any:
+    from lightning.fabric import Fabric  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.frameworks.fabric import exact
+
+    bare = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp" if RANKS > 1 else "auto")
+    bare.launch()
+    return exact(bare, CHECKPOINTS)
+
+
+def fabric_apart() -> None:
+    """Model and optimizer set up one after the other, and a schedule behind the loader."""
+    fabric, (net, optimizer) = fabric_of(), parts()
+    net = fabric.setup_module(net)
+    optimizer = fabric.setup_optimizers(optimizer)
+    _fabric_loop(fabric, net, optimizer, None)
+
+
+def fabric_schedule() -> None:
+    """A schedule that is set up with the model."""
+    fabric, (net, optimizer) = fabric_of(), parts()
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
+    net, optimizer, schedule = fabric.setup(net, optimizer, scheduler=schedule)
+    _fabric_loop(fabric, net, optimizer, schedule)
+
+
+def _fabric_loop(fabric: Any, net: Any, optimizer: Any, schedule: Any) -> None:
+    loader = fabric.setup_dataloaders(loader_of(64))
+    for epoch in fabric.exact.epochs(EPOCHS):
+        for number, batch in enumerate(loader, loader.exact.position // loader.exact.global_batch):
+            used(epoch, number, batch)
+            optimizer.zero_grad()
+            fabric.backward(loss_of(net, batch))
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+            may_die(epoch, number)
+    end(net.module)
+
+
+def accelerate_late() -> None:
+    """A schedule that is prepared behind loaders and optimizer, as its length follows from the loader's; two loaders
+    side by side; an evaluation that turns gradients off in its body; results gathered for a metric."""
+    from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.frameworks.accelerate import exact
+
+    accelerator = exact(Accelerator(cpu=True), CHECKPOINTS)
+    net, optimizer = parts()
+    net, optimizer, loader = accelerator.prepare(net, optimizer, loader_of(64))
+    other, evaluated = accelerator.prepare(loader_of(64), loader_of(13, shuffle=False))
+    steps = len(loader) * EPOCHS * int(os.environ["FIRST_RANKS"])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / (steps + 1))
+    schedule = accelerator.prepare(schedule)
+    for epoch in accelerator.exact.epochs(EPOCHS):
+        net.train()
+        first = loader.exact.position // loader.exact.global_batch
+        for number, (batch, beside) in enumerate(zip(loader, other, strict=True), first):
+            used(epoch, number, torch.cat([batch, beside + 100]))
+            optimizer.zero_grad()
+            accelerator.backward(loss_of(net, batch) + loss_of(net, beside))
+            optimizer.step()
+            schedule.step()
+            may_die(epoch, number)
+        net.eval()
+        gathered = []
+        for batch in evaluated:
+            with torch.no_grad():
+                gathered += accelerator.gather_for_metrics(batch)[:, 0].tolist()
+        tell("evaluated", epoch, gathered, [], [])
+        may_die(epoch, 99)
+    tell("rate", 0, schedule.get_last_lr(), evaluated.exact.epoch, [])
+    accelerator.end_training()
+    end(accelerator.unwrap_model(net))
+
+
+def hugging_face(data: Any, **options: Any) -> Any:
+    """A Trainer that says which samples each of its steps was given."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.frameworks import hugging_face as module
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Linear(1, 1)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            epoch, number = divmod(trainer.state.global_step, 16)
+            used(epoch, number, x)
+            return {"loss": loss_of(self.net, x)}
+
+    class Dies(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            tell("begun", 0, state.global_step, [], [])
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            epoch, number = divmod(state.global_step - 1, 16)
+            may_die(epoch, number)
+
+    class Ours(module.Exact, Trainer):  # type: ignore[misc, unused-ignore]
+        pass
+
+    write, written = module.write_manifest, []
+
+    def dying(folder: Any) -> None:
+        written.append(folder)
+        if f"manifest:{len(written)}" == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(folder)
+
+    module.write_manifest = dying
+    torch.manual_seed(1)
+    quiet = {"report_to": [], "disable_tqdm": True, "logging_steps": 1000, "use_cpu": True, "optim": "sgd"}
+    if RANKS > 1:
+        quiet["ddp_backend"] = "gloo"
+    args = TrainingArguments(
+        str(CHECKPOINTS), per_device_train_batch_size=4 // RANKS, learning_rate=0.1, remove_unused_columns=False,
+        **(quiet | options),
+    )  # fmt: skip
+    collate = lambda samples: {"x": torch.stack(samples)}  # noqa: E731
+    trainer = Ours(model=Model(), args=args, train_dataset=data, data_collator=collate, callbacks=[Dies()])
+    return trainer
+
+
+def hugging_face_limit() -> None:
+    """Keeps one checkpoint only."""
+    trainer = hugging_face(Numbers(), num_train_epochs=2, save_steps=3, save_total_limit=1)
+    trainer.train()
+    tell("left", 0, sorted(path.name for path in CHECKPOINTS.glob("checkpoint-*")), [], [])
+    end(trainer.model.net)
+
+
+def hugging_face_asked() -> None:
+    """Asks for the last checkpoint, as the Trainer's examples do."""
+    from transformers.trainer_utils import get_last_checkpoint  # type: ignore[import-not-found, unused-ignore]
+
+    trainer = hugging_face(Numbers(), num_train_epochs=2, save_steps=3)
+    found = get_last_checkpoint(str(CHECKPOINTS)) if CHECKPOINTS.exists() else None
+    trainer.train(resume_from_checkpoint=found)
+    end(trainer.model.net)
+
+
+def hugging_face_uneven() -> None:
+    """The last batch has 3 samples, over two ranks 1 and 2."""
+    trainer = hugging_face(First(15), num_train_epochs=EPOCHS, save_steps=100)
+    trainer.train()
+    tell("weights", 0, *[value.flatten().tolist() for value in trainer.model.net.state_dict().values()], [])
+
+
+class Counted(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    """A stream of 24 samples that can be put at a place."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        begun, self.at = self.at, 0
+        for number in range(begun, 24):
+            self.at = number + 1
+            yield torch.tensor([float(number), float(torch.rand(()))])
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def hugging_face_stream() -> None:
+    """Three passes over a stream, whose length the Trainer does not know."""
+    trainer = hugging_face(Counted(), max_steps=18, save_steps=4)
+    trainer.train()
+    end(trainer.model.net)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(7)
+    globals()[os.environ["MODE"]]()
