@@ -80,7 +80,8 @@ def checkpoints() -> list[Figure]:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="figures-") as place:
         directory, held, numbers = Path(place), state(), itertools.count(1)
-        return [*_blocked(directory, held, numbers), *_writing(directory, held, numbers), *_reading(directory, held)]
+        on_host = [*_blocked(directory, held, numbers), *_writing(directory, held, numbers), *_reading(directory, held)]
+        return [*on_host, *(_blocked_on_a_gpu(held) if torch.cuda.is_available() else [])]
 
 
 def _blocked(directory: Path, held: Any, numbers: Iterator[int]) -> list[Figure]:
@@ -107,6 +108,20 @@ def _blocked(directory: Path, held: Any, numbers: Iterator[int]) -> list[Figure]
         Figure("the same, by the clock, which other work lengthens", statistics.median(by_the_clock[1:]), 8.0, "ms"),
         Figure("the same, beside dcp.async_save", took / theirs, 1.0, ""),
     ]
+
+
+def _blocked_on_a_gpu(held: dict[str, torch.Tensor]) -> list[Figure]:
+    staging, there = Staging(), {name: tensor.cuda() for name, tensor in held.items()}
+
+    def copied() -> float:
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        staging.copy(there)
+        return (time.perf_counter() - began) * 1000
+
+    (took,) = in_turns(copied)
+    name = torch.cuda.get_device_name()
+    return [Figure(f"blocked by a save of {MB} MB on {name}, by the clock", took, 8.0, "ms")]
 
 
 def _writing(directory: Path, held: Any, numbers: Iterator[int]) -> list[Figure]:
