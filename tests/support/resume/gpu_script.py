@@ -33,15 +33,16 @@ class Images(Dataset):  # type: ignore[type-arg]
 
 def model() -> torch.nn.Module:
     torch.manual_seed(3)
+    first = torch.nn.Conv2d(3, 8, 3)
+    first.weight.data = first.weight.data.contiguous(memory_format=torch.channels_last)
     layers = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3),
+        first,
         torch.nn.BatchNorm2d(8),
         torch.nn.ReLU(),
         torch.nn.Dropout(0.3),
         torch.nn.Flatten(),
         torch.nn.Linear(8 * 36, 4),
     )
-    layers[0].weight.data = layers[0].weight.data.contiguous(memory_format=torch.channels_last)
     return layers.cuda()
 
 
