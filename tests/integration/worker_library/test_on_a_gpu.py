@@ -31,6 +31,7 @@ def life(path: Path, number: int, mode: str, ranks: int = 1, kill: int = 0) -> s
         **os.environ,
         "PYTHONPATH": str(ROOT / ".typing"),
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "OMP_NUM_THREADS": "1",
         "MODE": mode,
         "KILL": str(kill),
         "CHECKPOINTS": str(path / "checkpoints"),
@@ -70,7 +71,7 @@ def test_at_bits_another_device_is_refused_by_name(tmp_path: Path) -> None:
     program = "import sys; from elastic_agent.worker import Run; Run(sys.argv[1], shards=4)"
     refused = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "killed" / "checkpoints")],
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".typing"), "CUDA_VISIBLE_DEVICES": ""},
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".typing"), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=60,
