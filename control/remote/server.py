@@ -29,6 +29,7 @@ from ..service.connection import TAKEN_S
 from ..service.followers import EventFollower, Follower, followed
 from ..service.http import BODY_MAX
 from ..service.methods import METHODS, Method, NotNow
+from .awaited import Awaited, NoMessage
 from .conversion import Unreadable, fill, readable, reader, request_of
 from .memory import give_back
 from .streams import HEALTH_MAX, Streams, TooMany
@@ -93,6 +94,7 @@ class Remote:
         is taken the job runs without, and one line says so."""
         self._service, self._tokens, self._tell = service, tokens, tell
         self._streams, self._health_streams = Streams(), Streams(HEALTH_MAX)
+        self._awaited, self._health_awaited = Awaited(), Awaited()
         self._planned = False
         self._loop: Loop | None = None
         threads: Any = Threads()  # an Executor is enough, whatever the stubs say
@@ -144,24 +146,34 @@ class Remote:
             contract = control_pb2.DESCRIPTOR.services_by_name["Control"].methods_by_name[name]
             request, answer = (getattr(control_pb2, each.name) for each in (contract.input_type, contract.output_type))
             serve = self._stream if method.streams else self._answer
-            handler = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
+            # A handler of streamed requests is called before the message has come, so the token is looked at first.
+            handler = grpc.stream_stream_rpc_method_handler if method.streams else grpc.stream_unary_rpc_method_handler
             made[name] = handler(
                 partial(serve, name, method, answer), reader(request), answer.SerializeToString
             )  # fmt: skip
         return grpc.method_handlers_generic_handler(SERVICE, made)
 
-    def _answer(self, name: str, method: Method, answer: Any, request: Any, context: Any) -> Any:  # noqa: ANN401
+    def _answer(self, name: str, method: Method, answer: Any, requests: Any, context: Any) -> Any:  # noqa: ANN401
         who = self._who(name, method, context)
+        request = self._message(self._awaited, requests, context)
         return fill(answer(), self._called(method, request, who, context))
 
-    def _stream(self, name: str, method: Method, answer: Any, request: Any, context: Any) -> Iterator[Any]:  # noqa: ANN401
+    def _stream(self, name: str, method: Method, answer: Any, requests: Any, context: Any) -> Iterator[Any]:  # noqa: ANN401
         who = self._who(name, method, context)
+        request = self._message(self._awaited, requests, context)
 
         def make() -> Follower:
             found: Any = self._called(method, request, who, context)
             return found  # type: ignore[no-any-return]
 
         yield from (fill(answer(), message) for message in self._guarded(self._streams, context, make))
+
+    def _message(self, awaited: Awaited, requests: Any, context: Any) -> Any:  # noqa: ANN401
+        """What the call asks; ends one that holds it back."""
+        try:
+            return awaited.message(context, requests, time.monotonic, self._watch)
+        except NoMessage as error:
+            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     def _guarded(self, streams: Streams, context: Any, make: Callable[[], Follower]) -> Iterator[Any]:  # noqa: ANN401
         """What a follower that is made sends, until its reader is gone."""
@@ -199,10 +211,10 @@ class Remote:
         context.abort(code, text)
         raise RuntimeError(text)  # abort has raised
 
-    # -- readers that stand still -------------------------------------------------------------------------------------
+    # -- callers that stand still -------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Look at streams now and then as long as there are any."""
+        """Look at streams, and at calls without a message, now and then as long as there are any."""
         if self._loop is not None:
             self._loop.post(LoopAsked(self._begin_watch))
 
@@ -216,7 +228,9 @@ class Remote:
         if loop is None:
             return
         found = [streams.drop_stuck(loop.now()) for streams in (self._streams, self._health_streams)]
-        dropped, due_s = sum(many for many, _ in found), min((at_s for _, at_s in found if at_s), default=None)
+        late = [awaited.drop_late(loop.now()) for awaited in (self._awaited, self._health_awaited)]
+        dropped = sum(many for many, _ in found)
+        due_s = min((at_s for _, at_s in (*found, *late) if at_s), default=None)
         if dropped:
             self._tell(f"{count(dropped, 'reader')} over TCP took nothing for {TAKEN_S:g} s; the stream is ended", True)
         self._planned = due_s is not None
@@ -230,30 +244,30 @@ class Remote:
         return grpc.method_handlers_generic_handler(
             HEALTH,
             {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check, request, answer),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._health, request, answer),
+                "Check": grpc.stream_unary_rpc_method_handler(self._check, request, answer),
+                "Watch": grpc.stream_stream_rpc_method_handler(self._health, request, answer),
             },
         )
 
-    def _check(self, request: HealthRequest, context: Any) -> Serving:  # noqa: ANN401
-        found = self._serving(self._asked_health(request, context))
+    def _check(self, requests: Iterator[HealthRequest], context: Any) -> Serving:  # noqa: ANN401
+        found = self._serving(self._asked_health(requests, context))
         if found.status == Serving.SERVICE_UNKNOWN:
             self._refuse(context, grpc.StatusCode.NOT_FOUND, f"there are {SERVICE} and {READY}")
         return found
 
-    def _health(self, request: HealthRequest, context: Any) -> Iterator[Serving]:  # noqa: ANN401
+    def _health(self, requests: Iterator[HealthRequest], context: Any) -> Iterator[Serving]:  # noqa: ANN401
         """The status at once, and whenever it has changed."""
-        asked = self._asked_health(request, context)
+        asked = self._asked_health(requests, context)
 
         def make() -> Follower:
             return _Changes(self._service, partial(self._serving, asked))
 
         yield from self._guarded(self._health_streams, context, make)
 
-    def _asked_health(self, request: HealthRequest, context: Any) -> str:  # noqa: ANN401
+    def _asked_health(self, requests: Iterator[HealthRequest], context: Any) -> str:  # noqa: ANN401
         """Of which service; ends the call where that cannot be read."""
         try:
-            return readable(request).service
+            return str(readable(self._message(self._health_awaited, requests, context)).service)
         except UsageError as error:
             self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,10 @@ import pytest
 
 from elastic_agent.agent.errors import UsageError
 from elastic_agent.control.ctl.remote import as_fields
+from elastic_agent.control.remote.awaited import AWAITED_MAX
+from elastic_agent.control.remote.server import CALLS_MAX
 from elastic_agent.control.remote.tokens import Tokens
+from elastic_agent.control.service.connection import TAKEN_S
 from support.harness import Cluster, ProcessNode
 from support.outside.asking import Asking
 from support.outside.remote import READS, WRITES, Door, ask, headers, health, health_changes, stream, wait_working
@@ -219,6 +223,34 @@ def test_ten_thousand_connections_and_half_sent_requests_do_no_harm(host: Host) 
         assert ask(channel, "Status").phase == "working"
     host.cluster.finish()
     assert host.agent.wait() == 0
+
+
+def test_calls_that_hold_their_message_back_close_the_port_to_nobody(host: Host) -> None:
+    """Of strangers, who are refused at once; of the health service, which asks for no token; of those who have one."""
+    over, held = threading.Event(), list[Any]()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait(120)
+        yield from ()
+
+    try:
+        with host.door.channel(host.address) as channel:
+            for path, token in (
+                ("/elastic.control.v1.Control/Status", ""),
+                ("/grpc.health.v1.Health/Check", ""),
+                ("/elastic.control.v1.Control/Status", READS),
+            ):
+                call: Any = channel.stream_stream(path)
+                held = [call(nothing(), metadata=headers(token), timeout=60) for _ in range(CALLS_MAX)]
+                for each in held[:-AWAITED_MAX] if token or "health" in path else held:
+                    refused(next, each)
+                assert ask(host.channel, "Status", READS).phase == "working"
+                assert health(host.channel) == SERVING
+            began = time.monotonic()
+            refused(next, held[-1])
+            assert time.monotonic() - began < slowed(3 * TAKEN_S)
+    finally:
+        over.set()
 
 
 def test_threads_of_calls_share_memory_and_have_no_arenas_of_their_own(host: Host) -> None:
