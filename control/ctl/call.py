@@ -33,7 +33,7 @@ class Call:
         """Raises AgentUnreachable where nobody listens."""
         self.path, self.method = path, method
         self.ended = False
-        self._limit_s = SLOW_S if method in SLOW else ANSWER_S
+        self.limit_s = SLOW_S if method in SLOW else ANSWER_S
         self._received = bytearray()
         self._lines = bytearray()
         self._head: tuple[int, bool] | None = None
@@ -56,11 +56,19 @@ class Call:
     def answer(self) -> Message:
         """The one message. Raises AgentUnreachable, CallRefused."""
         try:
-            for message in self.messages(self._limit_s):
+            for message in self.messages(self.limit_s):
                 return message
         finally:
             self.close()
-        raise AgentUnreachable(f"{self.path}: the connection ended without an answer to {self.method}")
+        raise AgentUnreachable(self.unanswered())
+
+    def unanswered(self) -> str:
+        """What is wrong where it has ended without a message."""
+        return f"{self.path}: the connection ended without an answer to {self.method}"
+
+    def late(self) -> str:
+        """What is wrong where no answer came in time."""
+        return f"{self.path}: no answer to {self.method} in {self.limit_s:g} s; the agent may be frozen"
 
     def messages(self, limit_s: float | None = None) -> Iterator[Message]:
         """All messages as they come, until the end; `limit_s`: how long all may take, None for as long as it goes on.
@@ -71,9 +79,7 @@ class Call:
         while not self.ended:
             left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
             if not poll.poll(left_ms):
-                raise AgentUnreachable(
-                    f"{self.path}: no answer to {self.method} in {limit_s:g} s; the agent may be frozen"
-                )
+                raise AgentUnreachable(self.late())
             yield from self.arrived()
 
     def ends_soon(self) -> bool:

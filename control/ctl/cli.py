@@ -8,18 +8,22 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
+from ...rendezvous.text import printable
 from . import event_sources, find, screen, story, views
 from .asking import begin, call
 from .call import AgentUnreachable, CallRefused, Message
 from .find import Agent, NotFound
-from .selection import PROGRAM, Chosen, as_json, because, choosing, show_credentials
+from .printing import PROGRAM, fail, say, say_output
+from .selection import MOST, NUMBER, Chosen, as_json, because, choosing, ranks_named, show_credentials
 
 REFUSED, WRONG = 1, 2
 """Exit statuses beside those of `find`: the agent says no; the command is wrong."""
+UNWRITTEN = 74
+"""What it found could not be printed, or a file not be read; EX_IOERR of sysexits.h."""
 REDRAW_S = 1.0
 """At most so long until a live screen is drawn anew: it shows ages."""
 
@@ -34,7 +38,7 @@ def elasticctl(
     """See and steer the jobs whose agents run on this host.
 
     Exit status: 0 done, 1 the agent refused or something is damaged, 2 a wrong command, 3 no such agent runs here,
-    4 an agent does not answer, 5 several agents or jobs fit.
+    4 an agent does not answer, 5 several agents or jobs fit, 74 nothing can be printed, or a file not be read.
     """
     show_credentials(token_file, ca_file, tls_name)
     context.obj = Chosen(address, job, node)
@@ -82,7 +86,8 @@ def _show_status(chosen: Chosen, output: str) -> None:
         width = shutil.get_terminal_size((80, 24)).columns
         saved = _newest(job["checkpoints"]) if job["checkpoints"] else None
         for line in screen.screen(job, workers, events, time.time(), width=width, wide=output == "wide", saved=saved):
-            click.secho(line.text, bold=line.odd, fg="yellow" if line.odd and "NO_COLOR" not in os.environ else None)
+            colour = "yellow" if line.odd and "NO_COLOR" not in os.environ else None
+            click.secho(printable(line.text), bold=line.odd, fg=colour)
     _report(silent)
 
 
@@ -94,7 +99,7 @@ def _newest(directory: str) -> Message | None:
 
 @elasticctl.command()
 @click.option("-f", "--follow", is_flag=True, help="Go on until the agent ends.")
-@click.option("--since", type=int, default=0, metavar="N", help="From event N on; -N: the last N. [all that is kept]")
+@click.option("--since", type=NUMBER, default=0, metavar="N", help="From event N on; -N: the last N. [all kept]")
 @click.option("--node", default="", help="Of this node's agent, where several run here. [the coordinator]")
 @as_json
 @click.pass_obj
@@ -107,11 +112,11 @@ def events(chosen: Chosen, *, follow: bool, since: int, node: str, in_json: bool
             _echo(each)
             continue
         if each["missed"]:
-            click.echo(f"({each['missed']} events before this one are not kept)")
+            say(f"({each['missed']} events before this one are not kept)")
         when = time.strftime("%H:%M:%S", time.localtime(each["timeS"]))
         failure = f": {each['failure']}" if each["failure"] and each["failure"] not in each["because"] else ""
         who = "job" if each["what"] == "announced" else each["node"]
-        click.echo(
+        say(
             f"{each['number']:>5}  {when}  round {each['round']}  {who}  {each['phase'] or each['what']}: "
             f"{each['because']}{failure}"
         )
@@ -120,17 +125,19 @@ def events(chosen: Chosen, *, follow: bool, since: int, node: str, in_json: bool
 @elasticctl.command()
 @click.argument("rank", metavar="RANK|all")
 @click.option("-f", "--follow", is_flag=True, help="Go on, over all rounds, until the agent ends.")
-@click.option("-n", "--lines", type=click.IntRange(0), help="The last so many lines. [what is remembered: 64 KiB]")
+@click.option(
+    "-n", "--lines", type=click.IntRange(0, MOST), metavar="N", help="The last N lines. [what is remembered: 64 KiB]"
+)
 @as_json
 @click.pass_obj
 def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json: bool) -> None:
     """What workers write: of one rank, or of all on any host that answers."""
-    ranks = [] if rank == "all" else _ranks([rank])
+    ranks = [] if rank == "all" else ranks_named([rank])
     # Where it goes on only the agent can tell what is old.
     tail = {"tailLines": lines or -1} if lines is not None and follow else {}
     parts = views.streams(chosen.having(ranks), "Logs", ranks=ranks, follow=follow, **tail)
     if lines is not None and not follow:
-        parts = iter(_last(parts, lines))
+        parts = iter(views.last_lines(parts, lines))
     unfinished: dict[tuple[int, str], str] = {}
     for part in parts:
         if in_json:
@@ -139,22 +146,10 @@ def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json:
             _prefixed(part, unfinished)
         else:
             _missed(part)
-            click.echo(part["text"], nl=False)
+            say_output(part["text"], nl=False)
     for (of, _), text in unfinished.items():
         if text:
-            click.echo(f"[{of}] {text}")
-
-
-def _last(parts: Iterator[Message], lines: int) -> list[Message]:
-    """Each stream's last lines."""
-    found: dict[tuple[int, str], Message] = {}
-    for part in parts:
-        key = (part["rank"], part["stream"])
-        known = found.setdefault(key, {**part, "text": ""})
-        known["text"] += part["text"]
-    for part in found.values():
-        part["text"] = "".join(part["text"].splitlines(keepends=True)[-lines:] if lines else [])
-    return list(found.values())
+            say_output(f"[{of}] {text}")
 
 
 def _prefixed(part: Message, unfinished: dict[tuple[int, str], str]) -> None:
@@ -163,13 +158,13 @@ def _prefixed(part: Message, unfinished: dict[tuple[int, str], str]) -> None:
     *whole, rest = (unfinished.get(key, "") + part["text"]).split("\n")
     unfinished[key] = rest
     for line in whole:
-        click.echo(f"[{part['rank']}] {line}")
+        say_output(f"[{part['rank']}] {line}")
 
 
 def _missed(part: Message) -> None:
     if part["missedBytes"]:
         where = f"; all of it is in {part['file']}" if part["file"] else ""
-        click.echo(f"({part['missedBytes']:.0f} bytes of rank {part['rank']} were left out here{where})", err=True)
+        say(f"({part['missedBytes']:.0f} bytes of rank {part['rank']} were left out here{where})", err=True)
 
 
 @elasticctl.command()
@@ -179,17 +174,17 @@ def _missed(part: Message) -> None:
 @click.pass_obj
 def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool) -> None:
     """Where workers stand in their code, on any host that answers: equal stacks together, the odd one first."""
-    ranks = _ranks(rank)
+    ranks = ranks_named(rank)
     answers, silent = views.together(chosen.having(ranks), "Stacks", ranks=ranks, native=native)
     groups, texts = views.merged(answers), [text for answer in answers for text in answer["native"]]
     if in_json:
         _echo({"groups": groups, "native": texts})
     for group in groups if not in_json else []:
         waits = ", waits for others" if group.get("waits") else ""
-        click.echo(f"rank {', '.join(map(str, group['ranks']))}: in {group['at']}{waits}")
-        click.echo(f"{group.get('text', '').rstrip()}\n")
+        say(f"rank {', '.join(map(str, group['ranks']))}: in {group['at']}{waits}")
+        say(f"{group.get('text', '').rstrip()}\n")
     for text in texts if not in_json else []:
-        click.echo(f"{text}\n")
+        say(f"{text}\n")
     _report(silent)
 
 
@@ -212,9 +207,9 @@ def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
             if watch and sys.stdout.isatty():
                 click.clear()
             for line in views.top(answers, before, now_s):
-                click.echo(line)
+                say(line)
             if trouble:
-                click.echo(f"GPUs are not shown: {trouble}", err=True)
+                say(f"GPUs are not shown: {trouble}", err=True)
         if not watch:
             return
         before = {(of["name"], each["pid"]): (each.get("cpuS", 0.0), now_s) for of in answers for each in of["workers"]}
@@ -235,7 +230,7 @@ def explain(chosen: Chosen, *, file: tuple[str, ...], in_json: bool) -> None:
         _echo(story.as_message(found))
         return
     for line in story.lines(found):
-        click.echo(line)
+        say(line)
 
 
 @elasticctl.command()
@@ -316,7 +311,7 @@ def _do(agent: Agent, method: str, in_json: bool, **fields: object) -> None:
     if in_json:
         _echo(done)
     else:
-        click.echo(done["text"])
+        say(done["text"])
 
 
 @elasticctl.command()
@@ -332,7 +327,7 @@ def checkpoints(chosen: Chosen, *, directory: str | None, in_json: bool) -> None
         _echo(found)
     else:
         for line in table(found):
-            click.echo(line)
+            say(line)
 
 
 @elasticctl.group()
@@ -368,16 +363,9 @@ def completion(shell: str) -> None:
 def _report(silent: Sequence[str]) -> None:
     """Say which agents did not answer, and end with their status; nothing where all did."""
     for line in silent:
-        click.echo(f"{PROGRAM}: {line}", err=True)
+        say(f"{PROGRAM}: {line}", err=True)
     if silent:
         sys.exit(find.SILENT)
-
-
-def _ranks(words: Sequence[str]) -> list[int]:
-    wrong = [word for word in words if not word.isdigit()]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]!r} is no rank; give a number")
-    return [int(word) for word in words]
 
 
 def _echo(message: object) -> None:
@@ -389,11 +377,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         elasticctl.main(argv, prog_name=PROGRAM, complete_var="_ELASTICCTL_COMPLETE")
     except NotFound as error:
-        click.echo(f"{PROGRAM}: {error}", err=True)
-        sys.exit(error.status)
+        fail(str(error), error.status)
     except AgentUnreachable as error:
-        click.echo(f"{PROGRAM}: {error}", err=True)
-        sys.exit(find.SILENT)
+        fail(str(error), find.SILENT)
     except CallRefused as error:
-        click.echo(f"{PROGRAM}: {error}", err=True)
-        sys.exit(REFUSED)
+        fail(str(error), REFUSED)
+    except OSError as error:
+        where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else "cannot print or read: "
+        fail(f"{where}{error.strerror}; make room, or look at the file", UNWRITTEN)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import control_socket
-from .asking import begin, call, call_brief
+from .asking import ask_all, ask_all_brief
 from .call import AgentUnreachable, CallRefused, Message
 
 CONNECTION_REFUSED = "Connection refused"
@@ -23,6 +23,8 @@ class Agent(NamedTuple):
     path: str
     """The path of its socket."""
     status: Message
+    owner: int = -1
+    """The user whose socket it is; -1: it was named, or is on another host."""
 
     @property
     def name(self) -> str:
@@ -69,7 +71,7 @@ def sockets() -> list[Socket]:
     found = []
     for path in {path for base in bases for path in glob.glob(f"{glob.escape(base)}/*-*/{control_socket.SOCKET}")}:
         try:
-            made = os.stat(path)
+            made = os.lstat(path)
         except OSError:
             continue  # its agent has just ended
         found.append(Socket(path, made.st_mtime, made.st_uid))
@@ -83,19 +85,45 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
     for folder in [] if address else _without_socket():
         if _is_left(folder):
             control_socket.remove(folder)
-    for each in [Socket(address)] if address else sockets():  # an address may be HOST:PORT
-        try:
-            found.append(Agent(each.path, call_brief(each.path, "Status")))
-        except AgentUnreachable as error:
-            if CONNECTION_REFUSED in str(error) and each.is_left():
+    asked = [Socket(address)] if address else []  # an address may be HOST:PORT
+    for one in [] if address else sockets():
+        if trouble := distrusted(one):
+            silent.append(f"{one.path}: {trouble}; name it by --address to ask it")
+        else:
+            asked.append(one)
+    answers = ask_all_brief([each.path for each in asked], "Status")
+    for each, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, AgentUnreachable):
+            if CONNECTION_REFUSED in str(answer) and each.is_left():
                 control_socket.remove(os.path.dirname(each.path))
             else:
-                silent.append(str(error))
-        except CallRefused as error:
+                silent.append(str(answer))
+        elif isinstance(answer, CallRefused):
             if address:
-                raise
-            silent.append(f"{each.path}: {error}")
+                raise answer
+            silent.append(f"{each.path}: {answer}")
+        else:
+            found.append(Agent(each.path, answer, each.owner))
     return found, silent
+
+
+def distrusted(found: Socket) -> str:
+    """Why this socket is not asked unless it is named; empty where it is. A user's are this user's and root's; root
+    asks those of all users, each in directories of its owner, with the owner's id in a name under /tmp."""
+    me, folder = os.geteuid(), os.path.dirname(found.path)
+    base = os.path.dirname(folder)
+    if me and found.owner not in (me, 0):
+        return f"it belongs to user {found.owner}"
+    try:
+        owners = {os.lstat(folder).st_uid, os.stat(base).st_uid}
+    except OSError as error:
+        return f"its directory cannot be looked at: {error.strerror}"
+    if others := owners - {found.owner, *([] if me == 0 else [me, 0])}:
+        return f"its directory belongs to user {min(others)}, and it to user {found.owner}"
+    _, named, owner = base.partition("/tmp/elastic-agent-")  # noqa: S108 - looked at only
+    if named and owner != str(found.owner):
+        return f"it belongs to user {found.owner}, and its directory is named for {owner}"
+    return ""
 
 
 def _without_socket() -> list[str]:
@@ -136,6 +164,11 @@ def of_job(address: str, job: str) -> tuple[list[Agent], list[str]]:
             raise NotFound(f"no agent here runs job {job!r}; there are {', '.join(sorted(jobs))}", NONE)
     elif len(jobs) > 1:
         raise NotFound(f"agents of {len(jobs)} jobs run here: {', '.join(sorted(jobs))}; choose by --job", SEVERAL)
+    if len(owners := {each.owner for each in found}) > 1:
+        users = " and ".join(map(str, sorted(owners)))
+        raise NotFound(
+            f"users {users} run a job {found[0].run_id!r} here; ask as one of them, or choose by --address", SEVERAL
+        )
     return found, silent
 
 
@@ -164,10 +197,15 @@ def one(found: list[Agent], node: str) -> Agent:
 def elsewhere(found: list[Agent], wanted: Callable[[Message], bool]) -> list[Agent]:
     """The agents on other hosts whose nodes are wanted, as these agents know where they answer: from the records of the
     job, so also while its store is away. Raises NotFound where one does not answer."""
-    try:
-        return [Agent(path, call_brief(path, "Status")) for path in _places(found, wanted).values()]
-    except AgentUnreachable as error:
-        raise NotFound(str(error), SILENT) from None
+    paths = list(_places(found, wanted).values())
+    made = []
+    for path, answer in zip(paths, ask_all_brief(paths, "Status"), strict=True):
+        if isinstance(answer, AgentUnreachable):
+            raise NotFound(str(answer), SILENT)
+        if isinstance(answer, CallRefused):
+            raise answer
+        made.append(Agent(path, answer))
+    return made
 
 
 def everywhere(found: list[Agent]) -> tuple[list[Agent], list[str]]:
@@ -175,11 +213,12 @@ def everywhere(found: list[Agent]) -> tuple[list[Agent], list[str]]:
     line for each of those that does not answer, or not to us."""
     known, silent = list(found), []
     places = _places(found, lambda each: each["state"] != "lost")
-    for name, asked in [(name, begin(path, "Status", {"brief": True})) for name, path in places.items()]:
-        try:
-            known.append(Agent(asked.path, asked.answer()))
-        except (AgentUnreachable, CallRefused) as error:
-            silent.append(f"nothing of {name}: {error}")
+    answers = ask_all_brief(list(places.values()), "Status")
+    for (name, path), answer in zip(places.items(), answers, strict=True):
+        if isinstance(answer, Exception):
+            silent.append(f"nothing of {name}: {answer}")
+        else:
+            known.append(Agent(path, answer))
     return known, silent
 
 
@@ -192,8 +231,10 @@ def _places(found: list[Agent], wanted: Callable[[Message], bool]) -> dict[str, 
     """Where agents on other hosts answer, by name."""
     here = {each.name for each in found}
     places: dict[str, str] = {}
-    for each in found:
-        for node in call(each.path, "Job")["nodes"]:
+    for job in ask_all([each.path for each in found], "Job"):
+        if isinstance(job, Exception):
+            raise job
+        for node in job["nodes"]:
             if node["name"] not in here and node.get("control") and wanted(node):
                 places.setdefault(node["name"], node["control"])
     return places

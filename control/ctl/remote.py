@@ -51,7 +51,7 @@ class RemoteCall(Call):
     def __init__(self, path: str, method: str, fields: Mapping[str, Any] | None = None) -> None:
         """Does not wait; an agent that is not there is known with the first message."""
         self.path, self.method, self.ended = path, method, False
-        self._limit_s = SLOW_S if method in SLOW else ANSWER_S
+        self.limit_s = SLOW_S if method in SLOW else ANSWER_S
         self._arrived: deque[Message | Exception | None] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Condition()
@@ -66,7 +66,7 @@ class RemoteCall(Call):
         called: Any = make(f"/{SERVICE}/{method}", request.SerializeToString, answer.FromString)
         metadata = (("authorization", f"Bearer {given.token}"),) if given.token else ()
         endless = contract.server_streaming and bool((fields or {}).get("follow"))
-        limit_s = None if endless else self._limit_s
+        limit_s = None if endless else self.limit_s
         if contract.server_streaming:
             self._call = called(request(**(fields or {})), timeout=limit_s, metadata=metadata)
         else:

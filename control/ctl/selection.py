@@ -8,12 +8,25 @@ from typing import Any, TypeVar
 
 import click
 
+from ...rendezvous.text import printable
 from . import find, views
 from .asking import call_brief
 from .find import Agent
+from .printing import PROGRAM, say
 
-PROGRAM = "elasticctl"
+MOST = (1 << 31) - 1
+"""The largest number of a request."""
+RANK_MAX = 999_999_999
+NUMBER = click.IntRange(-MOST, MOST)
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def ranks_named(words: Sequence[str]) -> list[int]:
+    """The ranks of a command line. Raises BadParameter for what is none."""
+    wrong = [word for word in words if not (word.isascii() and word.isdigit() and len(word) <= len(str(RANK_MAX)))]
+    if wrong:
+        raise click.BadParameter(f"{wrong[0]!r} is no rank; give a number from 0 to {RANK_MAX}")
+    return [int(word) for word in words]
 
 
 class Chosen:
@@ -27,7 +40,7 @@ class Chosen:
         NotFound."""
         found, silent = find.of_job(self.address, self.job)
         for line in silent:
-            click.echo(f"{PROGRAM}: {line}", err=True)
+            say(f"{PROGRAM}: {line}", err=True)
         return [find.one(found, self.node)] if self.node else found
 
     def checkpoints(self) -> str:
@@ -36,7 +49,7 @@ class Chosen:
         if not found:
             raise click.BadParameter("the job that runs here was started without --exact-resume; give a directory")
         if not os.path.isdir(found):
-            raise click.BadParameter(f"the job's directory of checkpoints is not on this host: {found}")
+            raise click.BadParameter(f"the job's directory of checkpoints is not on this host: {printable(found)}")
         return found
 
     def having(self, ranks: Sequence[int]) -> list[Agent]:
@@ -57,7 +70,7 @@ class Chosen:
             return found
         known, silent = find.everywhere(found)
         for line in silent:
-            click.echo(f"{PROGRAM}: {line}", err=True)
+            say(f"{PROGRAM}: {line}", err=True)
         return known
 
 

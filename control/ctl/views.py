@@ -6,12 +6,12 @@ import json
 import os
 import re
 import select
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...rendezvous.text import duration
-from .asking import begin, call, call_brief
-from .call import AgentUnreachable, Message
+from .asking import ask_all, begin, call, call_brief
+from .call import AgentUnreachable, CallRefused, Message
 from .causes import Account, as_account
 from .find import Agent
 
@@ -20,17 +20,14 @@ MIB = 1 << 20
 
 def together(found: Sequence[Agent], method: str, **fields: object) -> tuple[list[Message], list[str]]:
     """The answers of these agents, asked at once, and a line for each that does not answer."""
-    calls, answers, silent = [], [], []
-    for each in found:
-        try:
-            calls.append(begin(each.path, method, fields))
-        except AgentUnreachable as error:
-            silent.append(str(error))
-    for one in calls:
-        try:
-            answers.append(one.answer())
-        except AgentUnreachable as error:
-            silent.append(str(error))
+    answers, silent = [], []
+    for each in ask_all([agent.path for agent in found], method, fields):
+        if isinstance(each, CallRefused):
+            raise each
+        if isinstance(each, AgentUnreachable):
+            silent.append(str(each))
+        else:
+            answers.append(each)
     return answers, silent
 
 
@@ -51,6 +48,18 @@ def streams(found: Sequence[Agent], method: str, **fields: object) -> Iterator[M
     finally:
         for each in calls.values():
             each.close()
+
+
+def last_lines(parts: Iterable[Message], lines: int) -> list[Message]:
+    """Each stream's last lines."""
+    found: dict[tuple[int, str], Message] = {}
+    for part in parts:
+        key = (part["rank"], part["stream"])
+        known = found.setdefault(key, {**part, "text": ""})
+        known["text"] += part["text"]
+    for part in found.values():
+        part["text"] = "".join(part["text"].splitlines(keepends=True)[-lines:] if lines else [])
+    return list(found.values())
 
 
 def merged(answers: Sequence[Message]) -> list[Message]:

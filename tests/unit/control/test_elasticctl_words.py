@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from click.testing import CliRunner, Result
 from elastic_agent.control.ctl import cli, find, selection, views
 from elastic_agent.control.ctl.checkpoints import table
 from elastic_agent.control.ctl.find import Agent, NotFound
+from elastic_agent.rendezvous.text import printable
 
 STATUS = {"name": "node0:1", "runId": "job1", "pid": 1, "coordinating": True, "hosting": True, "worldSize": 4,
           "groupRank": 0, "workerPids": {"0": 7}, "members": [{"groupRank": 0, "nproc": 1}]}  # fmt: skip
@@ -22,7 +25,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     """The only one that runs here: rank 0 of four."""
     made = Agent("/nowhere/control.sock", STATUS)
     monkeypatch.setattr(find, "agents", lambda address="": ([made], []))
-    monkeypatch.setattr(find, "call", lambda path, method, **fields: {"nodes": []})
+    monkeypatch.setattr(find, "ask_all", lambda paths, method: [{"nodes": []} for _ in paths])
     return made
 
 
@@ -35,6 +38,48 @@ def test_an_event_that_is_no_state_of_the_node_is_named_by_its_kind(monkeypatch:
              "because": "round 1: agreed", "failure": "", "missed": 0}  # fmt: skip
     monkeypatch.setattr(views, "streams", lambda *of, **fields: iter([event]))
     assert ctl("events").output.endswith("round 1  node0:1  stage: round 1: agreed\n")
+
+
+def test_text_of_a_job_steers_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no plain text is escaped in events, names and errors; of what workers write, on a terminal only."""
+    event = {"number": 7, "timeS": 0.0, "round": 1, "node": "\x9bnode", "what": "stage", "phase": "",
+             "because": "\x1b]0;owned\x07 \u202etxt", "failure": "", "missed": 0}  # fmt: skip
+    monkeypatch.setattr(views, "streams", lambda *of, **fields: iter([event]))
+    assert ctl("events").output.endswith("round 1  \\x9bnode  stage: \\x1b]0;owned\\x07 \\u202etxt\n")
+    written = "\x1b[32mgreen\x1b[0m\r9 %\x1b[2J\n"
+    part = {"rank": 0, "stream": "stdout", "text": written, "missedBytes": 0, "file": ""}
+    monkeypatch.setattr(views, "streams", lambda *of, **fields: iter([part]))
+    assert ctl("logs", "0").output == "green\r9 %\n"  # click takes colours out where there is no terminal
+    assert printable(written, coloured=True) == "\x1b[32mgreen\x1b[0m\r9 %\\x1b[2J\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("logs", "\u00b2"),
+        ("logs", "99999999999"),
+        ("logs", "0", "-n", "99999999999"),
+        ("events", "--since", "99999999999"),
+        ("stacks", "\u0663"),
+    ],
+)
+def test_a_number_that_no_request_can_hold_is_a_wrong_command(words: tuple[str, ...]) -> None:
+    found = ctl(*words)
+    assert found.exit_code == 2
+    assert found.exception is None or isinstance(found.exception, SystemExit)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("explain", "FILE", "--json")])
+def test_a_full_disk_under_stdout_is_one_line_and_a_status(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "events").write_text("")
+    argv = [str(tmp_path / "events") if word == "FILE" else word for word in words]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "elastic_agent.control.ctl", *argv],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 74
+    assert done.stderr == "elasticctl: cannot print or read: No space left on device; make room, or look at the file\n"
 
 
 def test_lines_are_counted_by_the_agent_where_its_output_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,113 @@
+"""Which sockets of this host `elasticctl` asks, and how long it waits for those that say nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from elastic_agent.control import control_socket
+from elastic_agent.control.ctl import call, find
+from support.procfs import slowed
+
+OTHER = 61_001
+
+
+class Host:
+    """Sockets of agents that listen and never answer."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.listening: list[socket.socket] = []
+
+    def agent(self, name: str) -> str:
+        folder = self.base / name
+        folder.mkdir(parents=True)
+        path = str(folder / control_socket.SOCKET)
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(path)
+        made.listen()
+        self.listening.append(made)
+        return path
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    made = Host(tmp_path / "base")
+    monkeypatch.setenv(control_socket.VARIABLE, str(made.base))
+    yield made
+    for each in made.listening:
+        each.close()
+
+
+def test_agents_that_stand_still_are_waited_for_together(host: Host) -> None:
+    """Three of them as long as one."""
+    paths = [host.agent(f"{number}-a") for number in (1, 2, 3)]
+    began = time.monotonic()
+    found, silent = find.agents()
+    assert time.monotonic() - began < slowed(call.ANSWER_S + 2)
+    assert found == []
+    assert sorted(silent) == [f"{path}: no answer to Status in 3 s; the agent may be frozen" for path in paths]
+
+
+@pytest.fixture
+def owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """By path, who owns what; nobody but root could make it so."""
+    known: dict[str, int] = {}
+    for name in ("stat", "lstat"):
+        real = getattr(os, name)
+
+        def look(path: object, *rest: object, real: object = real, **more: object) -> os.stat_result:
+            found = real(path, *rest, **more)  # type: ignore[operator]
+            changed = [*found]
+            changed[4] = known.get(str(path), OTHER)
+            return os.stat_result(changed)
+
+        monkeypatch.setattr(os, name, look)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("me", "of_socket", "of_folder", "of_base", "says"),
+    [
+        (7, 7, 7, 7, ""),
+        (7, 0, 0, 0, ""),
+        (7, OTHER, 7, 7, "it belongs to user 61001"),
+        (7, OTHER, OTHER, OTHER, "it belongs to user 61001"),
+        (7, 7, OTHER, 7, "its directory belongs to user 61001, and it to user 7"),
+        (0, OTHER, OTHER, OTHER, ""),
+        (0, OTHER, OTHER, 7, "its directory belongs to user 7, and it to user 61001"),
+        (0, 0, OTHER, OTHER, "its directory belongs to user 61001, and it to user 0"),
+    ],
+)
+def test_only_sockets_of_this_user_and_of_root_are_asked_and_root_asks_each_users_own(
+    host: Host, monkeypatch: pytest.MonkeyPatch, owners: dict[str, int],
+    me: int, of_socket: int, of_folder: int, of_base: int, says: str,
+) -> None:  # fmt: skip
+    path = host.agent("1-a")
+    owners.update({path: of_socket, os.path.dirname(path): of_folder, str(host.base): of_base})
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    assert [find.distrusted(each) for each in find.sockets()] == [says]
+    if says:
+        assert find.agents() == ([], [f"{path}: {says}; name it by --address to ask it"])
+
+
+def test_a_directory_under_tmp_that_is_named_for_another_user_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may make one, before the user whose name it has."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    found = find.Socket("/tmp/elastic-agent-7/1-a/control.sock", owner=os.stat("/").st_uid)
+    monkeypatch.setattr(os, "lstat", lambda path: os.stat("/"))
+    monkeypatch.setattr(os, "stat", lambda path, real=os.stat: real("/"))
+    assert find.distrusted(found) == f"it belongs to user {found.owner}, and its directory is named for 7"
+
+
+def test_a_job_that_two_users_have_is_asked_for_by_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them may have made its name up."""
+    both = [find.Agent(f"/{owner}", {"runId": "job1", "name": "node0:1"}, owner) for owner in (7, OTHER)]
+    monkeypatch.setattr(find, "agents", lambda address="": (both, []))
+    with pytest.raises(find.NotFound, match="users 7 and 61001 run a job 'job1' here"):
+        find.of_job("", "")
