@@ -300,8 +300,11 @@ def watch(chosen: Chosen, *, what: str, node: str, in_json: bool) -> None:
     """What a node's agent watches from now on: a file of watches, names such as hang,disk, or nothing."""
     agent = find.one(chosen.agents(), node)
     if os.path.isfile(what):
-        with open(what, encoding="utf-8") as file:
-            _do(agent, "SetWatch", in_json, table=file.read())
+        from ..table.relative import with_absolute_paths
+
+        with open(what, encoding="utf-8-sig", errors="replace") as file:
+            table = with_absolute_paths(file.read(), os.path.dirname(os.path.abspath(what)))
+        _do(agent, "SetWatch", in_json, table=table)
     else:
         _do(agent, "SetWatch", in_json, names=what)
 

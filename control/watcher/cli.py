@@ -101,7 +101,7 @@ def _quiet(line: str) -> None:
 
 
 def _once(table: Table, channels: list[Channel], state: str, verbose: bool) -> None:
-    from .state_file import load, locked, save
+    from .state_file import Remembered, load, locked, save
 
     for one in table.watches:
         if one.what in NEEDS_TIME or (one.threshold is not None and one.threshold.side in (LEARNED, "xid")):
@@ -118,7 +118,15 @@ def _once(table: Table, channels: list[Channel], state: str, verbose: bool) -> N
             for event in events:
                 notifier.tell_one(name, *event)
         runner = Runner(table, Actor(table, notifier, socket.gethostname(), log), log if verbose else _quiet)
-        after = runner.once(before)
+
+        def keep(known: Remembered) -> None:
+            known.unsent = before.unsent
+            try:
+                save(state, known)
+            except UsageError as error:
+                log(f"{error}; until then each run does again what it does now")
+
+        after = runner.once(before, keep)
         after.unsent = notifier.close(CLOSE_S)
         save(state, after)
 

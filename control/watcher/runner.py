@@ -107,8 +107,9 @@ class Runner:
         self._looks = _Looks(self._looked)
         self._to_do: SimpleQueue[Happening | None] = SimpleQueue()
 
-    def once(self, remembered: Remembered) -> Remembered:
-        """One look at everything, and what follows from it. Returns what the next run must know."""
+    def once(self, remembered: Remembered, keep: Callable[[Remembered], None]) -> Remembered:
+        """One look at everything, and what follows from it. `keep` is given what the next run must know before anything
+        is done: what cannot be kept then is known to be done again. Returns the same."""
         from .state_file import Remembered  # an agent looks on and on, and has no such file
 
         for each in self._running:
@@ -123,10 +124,12 @@ class Runner:
             if each.looking_since is not None:
                 happenings += self._judge(each, _stuck(each))
         self._looks.end()
+        states = {_identity(each.watch): each.state for each in self._running}
+        known = Remembered(states, {_identity(each.watch): each.reader.samples for each in self._running})
+        keep(known)
         for happening in happenings:
             self._actor.act(happening)
-        states = {_identity(each.watch): each.state for each in self._running}
-        return Remembered(states, {_identity(each.watch): each.reader.samples for each in self._running})
+        return known
 
     def run(self, stop: threading.Event) -> None:
         """Look on and on, until `stop` is set and `wake` called."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,10 @@ from ..decisions.watches import WatchState
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Times in the file are of a clock that begins at the start of the host: of another start they mean nothing."""
 FORMAT = 1
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+ROOM = 8192
+"""Bytes of which the file has a multiple, and half as many more: on a disk that is full it is written in place. A watch
+of that disk must know the next time that it has fired."""
 
 
 @dataclass
@@ -75,9 +80,26 @@ def save(path: str, remembered: Remembered) -> None:
         "samples": remembered.samples,
         "unsent": remembered.unsent,
     }
+    text = json.dumps(content).encode()
     aside = f"{path}.new"
     try:
-        Path(aside).write_text(json.dumps(content))
+        Path(aside).write_bytes(text.ljust(-(-len(text) // ROOM) * ROOM + ROOM // 2))
         os.replace(aside, path)
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; give --state PATH where there is room") from None
+        with contextlib.suppress(OSError):
+            os.unlink(aside)
+        if not (error.errno in NO_ROOM and _in_place(path, text)):
+            raise UsageError(f"{path}: {error.strerror}; give --state PATH where there is room") from None
+
+
+def _in_place(path: str, text: bytes) -> bool:
+    """Write over the file, which must have the room. Whether it had."""
+    try:
+        size = os.path.getsize(path)
+        if len(text) > size:
+            return False
+        with open(path, "r+b") as file:
+            file.write(text.ljust(size))
+    except OSError:
+        return False
+    return True

@@ -89,6 +89,35 @@ def test_from_cron_an_alarm_comes_once_and_is_armed_again(tmp_path: Path, disk: 
     ]
 
 
+def test_from_cron_an_alarm_of_the_disk_that_has_the_state_comes_once(tmp_path: Path, disk: Path) -> None:
+    """Full to its last byte, as the state of the run before has the room for that of the next."""
+    done = tmp_path / "done"
+    file = table(tmp_path, full(disk, f'["exec:sh -c \\"echo x >> {done}\\""]'))
+    arguments = (file, "--once", "--state", disk / "state")
+    assert call(*arguments).returncode == 0
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "a").write_bytes(bytes(17 << 20))
+    assert [call(*arguments).returncode for _ in range(3)] == [0, 0, 0]
+    assert done.read_text() == "x\n"
+
+
+def test_from_cron_what_cannot_be_kept_is_said_before_it_is_done(tmp_path: Path, disk: Path) -> None:
+    """The first run of all finds the disk full: the alarm is worth more than that it comes once."""
+    with pytest.raises(OSError, match="No space left"):
+        (disk / "a").write_bytes(bytes(17 << 20))
+    (disk / "state.lock").touch()
+    done = call(
+        table(tmp_path, full(disk, '["stop"]')), "--once", "--state", disk / "state", "--kill-switch", tmp_path / "k"
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"elastic-agent-watch: {disk}/state: No space left on device; give --state PATH where there is room\n",
+    )
+    said, *acts = done.stdout.splitlines()
+    assert "give --state PATH where there is room; until then each run does again what it does now" in said
+    assert "made the kill switch" in acts[-1]
+
+
 def test_from_cron_the_time_over_is_counted_over_runs(tmp_path: Path, disk: Path) -> None:
     """With for = 0.1 s, the first run begins the time, and the second, half a second later, is the alarm."""
     file = table(tmp_path, full(disk, '["stop"]', 'for = "0.1 s"'))

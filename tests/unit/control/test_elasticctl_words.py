@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from elastic_agent.control.ctl import cli, find, selection, views
 from elastic_agent.control.ctl.checkpoints import table
 from elastic_agent.control.ctl.find import Agent, NotFound
+from elastic_agent.control.table.parse import parse_table
 from elastic_agent.rendezvous.text import printable
 
 STATUS = {"name": "node0:1", "runId": "job1", "pid": 1, "coordinating": True, "hosting": True, "worldSize": 4,
@@ -201,3 +202,28 @@ def test_checkpoints_are_those_of_the_job_where_no_directory_is_named(
 def test_sizes_of_checkpoints_are_told_in_their_own_unit(length: int, wanted: str) -> None:
     one = {"name": "step-000001", "problem": "", "time_s": 0.0, "label": "", "round": 1, "ranks": 2, "bytes": length}
     assert table([one])[0].endswith(f"round 1, 2 ranks, {wanted}")
+
+
+def test_paths_of_a_file_of_watches_are_below_its_directory_wherever_the_agent_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else reaches the agent as it was written."""
+    asked: list[dict[str, Any]] = []
+
+    def call(path: str, method: str, **fields: Any) -> dict[str, str]:
+        asked.append(fields)
+        return {"text": "done"}
+
+    monkeypatch.setattr(cli, "call", call)
+    watch = '[[watch]]\nwhat = "disk"\npath = "out"\nthreshold = "9 % used"\ndo = ["save"]\n'
+    text = f'dumps = "d"\njob = "\\u0007\u00e9"\n{watch}'
+    (tmp_path / "w.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert ctl("watch", "w.toml").exit_code == 0
+    found = parse_table(asked[0]["table"], "/elsewhere/x", inside=True)
+    here = parse_table(text, str(tmp_path / "w.toml"), inside=True)
+    assert (repr(found.watches), found.dumps, found.job) == (repr(here.watches), here.dumps, here.job)
+    assert found.watches[0].path == str(tmp_path / "out")
+    (tmp_path / "w.toml").write_text("no table")
+    assert ctl("watch", "w.toml").exit_code == 0
+    assert asked[1]["table"] == "no table"
