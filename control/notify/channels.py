@@ -12,6 +12,7 @@ from ...agent.errors import UsageError
 from ...proto.frozen import dataclass
 from ..commands import Asker, NoReading
 from .secrets import HIDDEN, fill, hide, shown
+from .within import Within
 
 if TYPE_CHECKING:
     import smtplib
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 SEND_S = 15.0
 """How long a server may take for each step of a delivery, and a command for all of it."""
+WHOLE_S = 45.0
+"""How long a webhook may take for all of a delivery, however little of its answer comes at a time."""
 FORMS = "smtp://HOST/?to=ADDRESS, smtps://..., https://HOST/PATH, slack://hooks.slack.com/..., exec:COMMAND"
 
 
@@ -182,16 +185,20 @@ class _Post(_Filled):
             scheme, body = "https", json.dumps({"text": f"*{message.title}*\n{message.text}"})
         headers = {"Content-Type": "application/json", "User-Agent": "elastic-agent-watch"}
         request = urllib.request.Request(f"{scheme}://{rest}", body.encode(), headers, method="POST")  # noqa: S310 - HTTP
+        within = Within(WHOLE_S)
         try:
-            with _opener().open(request, timeout=SEND_S) as answer:
-                answer.read(1024)
+            with within, _opener(within).open(request, timeout=SEND_S):
+                pass  # a status of 2xx has come: it is delivered, and the rest of the answer is of no use
         except urllib.error.HTTPError as error:
             error.close()
             asked = error.headers.get("Retry-After", "")
             why = hide(f"the server answered {error.code} {error.reason}", secrets)
-            raise NotDelivered(why, float(asked) if asked.isdigit() else None) from None
+            raise NotDelivered(why, float(asked) if asked.isdecimal() and asked.isascii() else None) from None
         except (OSError, HTTPException, ValueError) as error:
-            raise NotDelivered(hide(_one_line(error), secrets)) from None
+            if not within.over:
+                raise NotDelivered(hide(_one_line(error), secrets)) from None
+        if within.over:  # what had come until the connection was cut off may look like an answer
+            raise NotDelivered(f"the server has not answered within {WHOLE_S:g} s")
 
 
 class _Command:
@@ -223,7 +230,7 @@ def _options(query: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(query.replace("+", "%2B")).items()}
 
 
-def _opener() -> OpenerDirector:
+def _opener(within: Within) -> OpenerDirector:
     """Follows no redirect: a POST would become a GET, and its answer look like a delivery."""
     from urllib.request import HTTPRedirectHandler, build_opener
 
@@ -231,7 +238,7 @@ def _opener() -> OpenerDirector:
         def redirect_request(self, *_: object) -> None:
             return None
 
-    return build_opener(Refuse)
+    return build_opener(Refuse, *within.handlers())
 
 
 def _one_line(error: Exception) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 import sys
 import threading
@@ -28,6 +30,7 @@ from support.procfs import slowed
 MESSAGE = Message(
     "[job1] disk full", "disk: 95 % used\n\njob job1, node n1", "job1", "n1", (("disk: 95 % used", 1),), 1
 )
+WHOLE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"
 SECRET = "hunter2-secret"
 
 
@@ -346,3 +349,37 @@ def test_a_secret_that_is_not_there_is_named_at_the_start(tmp_path: Path) -> Non
         channel("https://host/{env:NO_SUCH_VARIABLE}").check()
     with pytest.raises(UsageError, match=r"needs the file .*absent: No such file"):
         channel(f"exec:tell {{file:{tmp_path}/absent}}").check()
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_webhook_that_answers_a_byte_at_a_time_has_a_limit_for_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, certificates: ssl.SSLContext, secure: bool
+) -> None:
+    """Each byte comes well within the limit of a step. With a status, the message has arrived."""
+    monkeypatch.setattr(channels, "WHOLE_S", 0.5)
+    over = threading.Event()
+
+    def drip(begin: bytes) -> int:
+        server = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            with server, server.accept()[0] as plain:
+                one = certificates.wrap_socket(plain, server_side=True) if secure else plain
+                with one, contextlib.suppress(OSError):  # the client goes, as it should
+                    one.recv(1 << 16)
+                    one.sendall(begin)
+                    while not over.wait(0.02):
+                        one.sendall(b"x")
+
+        threading.Thread(target=serve, daemon=True).start()
+        return int(server.getsockname()[1])
+
+    scheme = "https" if secure else "http"
+    try:
+        began = time.monotonic()
+        with pytest.raises(NotDelivered, match=r"the server has not answered within 0\.5 s"):
+            channel(f"{scheme}://localhost:{drip(b'HTTP/1.1 200 OK')}/hook").send(MESSAGE)
+        channel(f"{scheme}://localhost:{drip(WHOLE_HEAD)}/hook").send(MESSAGE)
+        assert time.monotonic() - began < slowed(5.0)
+    finally:
+        over.set()
