@@ -47,6 +47,8 @@ NOTICED, STOPPED, AGREED, STARTED, IMPORTED, FIRST_STEP = (
     "first step",
 )
 """The stages from the end of one round to the first step of the next."""
+DROPPED = "no longer watched"
+"""The change of a watch that had fired, or could not be read, when this node ceased to watch."""
 FAILED = frozenset({"WorkerExited", "StartFailed", "HangFound", "NurseryLost", "WorkerStoreLost"})
 """Events that are a failure of a worker of this node."""
 FROM_OUTSIDE = frozenset({"SignalReceived", "LeaveAsked", "ActAsked", "ForwardAsked", "StoreFailed", "StoreWentAway"})
@@ -92,7 +94,7 @@ class Alarm:
     at_s: float
     watch: str
     change: str
-    """fired, still, cleared, blind, sees again: a `Change` of decisions/watches.py."""
+    """fired, still, cleared, blind, sees again: a `Change` of decisions/watches.py; or DROPPED."""
     because: str
 
 

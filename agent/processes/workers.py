@@ -31,7 +31,7 @@ from ..output.last_lines import DRAIN_S, LastLines
 from ..output.log_dirs import JobLogs
 from ..spec import WorkerSpec
 from ..steps.page import StepPage
-from ..steps.seen import WorkersSeen
+from ..steps.seen import BY_AGENT, WorkersSeen
 from .debugger import followed
 from .environment import ready_file, worker_argv, worker_environment
 from .master_port import MasterPort
@@ -104,6 +104,7 @@ class Workers:
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
         self._exited: dict[int, tuple[float, int]] = {}
+        self._failed: list[tuple[int, Sign]] = []
         """By local rank: when it was gone, and its exit code."""
         self.on_seen: Callable[[WorkersSeen], None] | None = None
         """Called when workers begin, have begun, exit, or have written of their steps."""
@@ -164,7 +165,7 @@ class Workers:
         returned, as events."""
         self.member, self.nodes = member, round.nodes
         self._pids, self.reports = {}, {}
-        self._started_s, self._exited, self._round = {}, {}, round.number
+        self._started_s, self._exited, self._failed, self._round = {}, {}, [], round.number
         self._starting, self._order, self._round_began_s = 0, 0, time.monotonic()
         self._stopped_by.clear()
         self._suspended.clear()
@@ -187,11 +188,10 @@ class Workers:
         return []
 
     def _seen(self) -> None:
-        if self.on_seen is None or self.member is None:
-            return
-        member, now, began_s = self.member, time.monotonic(), self._round_began_s
-        place = (now, self._round, member.nproc, member.rank_offset, began_s)
-        self.on_seen(WorkersSeen(*place, dict(self._started_s), dict(self._exited), self.steps.shown()))
+        if self.on_seen is not None and (member := self.member) is not None:
+            place = (time.monotonic(), self._round, member.nproc, member.rank_offset, self._round_began_s)
+            known = (dict(self._started_s), dict(self._exited), self.steps.shown(), tuple(self._failed))
+            self.on_seen(WorkersSeen(*place, *known))
 
     def _launches(self, round: Round, member: Member, restart_count: int, cwd: str) -> Iterator[Launch]:  # noqa: A002 - as above
         ranks = {local_rank: member.rank_offset + local_rank for local_rank in range(member.nproc)}
@@ -255,10 +255,10 @@ class Workers:
             yield StartFailed(self._start_failure(fact.key, fact.reason, host=fact.host))
         elif isinstance(fact, Exited):
             self._exited[fact.key] = time.monotonic(), fact.exit_code
-            self._seen()
             end = self._failure(fact.key, fact.pid, fact.exit_code, dumped=fact.dumped)
-            failed = fact.exit_code != 0
-            yield WorkerExited(fact.key, end, None) if failed else WorkerExited(fact.key, None, end)
+            self._failed += [(fact.key, end.sign)] if fact.exit_code and end.sign not in BY_AGENT else []
+            self._seen()
+            yield WorkerExited(fact.key, end, None) if fact.exit_code else WorkerExited(fact.key, None, end)
             yield from self.steps.review(self.supervisor.alive())
         elif isinstance(fact, WorkersFenced):
             # Their exits follow, and may have been read with it: `alive` would leave them out.

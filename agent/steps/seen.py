@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...proto.frozen import dataclass
+from ...rendezvous.failures import Sign
+
+BY_AGENT = (Sign.STOPPED, Sign.STANDING)
+"""Ends that this agent brought about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +47,5 @@ class WorkersSeen:
     """By local rank: when its process was gone, and its exit code."""
     shown: tuple[Shown, ...]
     """By local rank."""
+    failed: tuple[tuple[int, Sign], ...] = ()
+    """Local ranks of those that failed, and what their exits say; whom this agent stopped has not failed."""

@@ -13,6 +13,7 @@ from ..decisions.watches import Change
 from ..job_view import JobView
 from ..notify.notifier import Notifier
 from ..readings.processes import matching
+from ..stream import DROPPED
 from ..table.kinds import KINDS
 from ..table.watch import Table, Watch
 from .in_job import INSIDE, inside
@@ -69,6 +70,11 @@ class Actor:
             lines.append(f"next: {KINDS[watch.what].next_step}")
         if "notify" in watch.do:
             self._notifier.tell(f"{watch.title} {happening.change.value}", "\n".join(lines))
+
+    def dropped(self, watch: Watch) -> None:
+        """What this watch last said holds no more: nobody looks here any longer."""
+        if self._alarmed is not None:
+            self._alarmed(watch.title, DROPPED, f"{watch.title}: no longer watched on this node")
 
     def _done(self, action: str, happening: Happening) -> str:
         """Do it. Returns one line: what was done, or why not."""

@@ -131,6 +131,7 @@ class Watching:
             if self._stop.is_set():
                 raise UsageError("the job has ended; nothing is watched")
             self._end_looking()
+            self._runner.drop()
             self.table = table
             self._job.set_table(table)
             self._runner = self._runner_of(table)

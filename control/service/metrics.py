@@ -17,7 +17,7 @@ from ...proto.progress import Progress
 from ...rendezvous.driver.threads import LATENCY_BUCKETS, OwnHeartbeats
 from ...rendezvous.failures import EndKind, Sign
 from ...rendezvous.records import Round
-from ..stream import Alarm, Checkpoint, Entry, Stage
+from ..stream import DROPPED, Alarm, Checkpoint, Entry, Stage
 from .describe import job_of, workers_of
 from .messages import Goodput
 from .process_files import ProcessFiles
@@ -145,11 +145,13 @@ class Counted:
             self.ended[seen.ended.kind.value] += 1
 
     def seen(self, workers: WorkersSeen) -> None:
-        """Count workers that have exited; note the size of the newest checkpoint."""
+        """Count workers that have exited, and that have failed; note the size of the newest checkpoint."""
         counted = self._exited[1] if self._exited[0] == workers.round else frozenset()
         self._exited = workers.round, frozenset(workers.exited)
         for code in (code for local_rank, (_, code) in workers.exited.items() if local_rank not in counted):
             self.exits["code" if code > 0 else "signal" if code else "zero"] += 1
+        for sign in (sign for local_rank, sign in workers.failed if local_rank not in counted):
+            self.failures[sign.value] += 1
         # A new round's workers have brought none to the disk yet: the newest is that of the round before.
         self.checkpoint_bytes = max((each.written_bytes for each in workers.shown), default=0) or self.checkpoint_bytes
 
@@ -166,14 +168,15 @@ class Counted:
             self.held_s += what.took_s
         elif isinstance(what, Alarm):
             self.alarms += what.change == "fired"
+            if what.change == DROPPED:
+                self.firing.pop(what.watch, None)
+                self.blind.pop(what.watch, None)
             if what.change in FIRING:
                 self.firing[what.watch] = FIRING[what.change]
             if what.change in BLIND:
                 self.blind[what.watch] = BLIND[what.change]
 
     def _event(self, event: AgentEvent) -> None:
-        if event.happened == "WorkerExited" and event.failure is not None:
-            self.failures[event.failure.sign.value] += 1
         if event.phase is self._phase:
             return
         took_s = max(0.0, event.at_s - self._since_s)

@@ -156,10 +156,20 @@ class Runner:
         """Have `run` look at `stop`. May be called from a signal handler and from any thread."""
         self._looked.put(None)
 
+    def drop(self) -> None:
+        """Say of each watch that has fired, or cannot be read, that it is watched no more. When `run` has ended."""
+        for each in self._running:
+            self._drop(each)
+
+    def _drop(self, each: _Running) -> None:
+        if each.state.reported_at is not None or each.state.blind:
+            self._actor.dropped(each.watch)
+        each.state = WatchState()
+
     def _begin(self, each: _Running, now: float) -> None:
         each.due_at = now + each.watch.every_s
         if self._job is not None and each.watch.whole_job and not self._job.elected:
-            each.state = WatchState()  # another node watches it; should this one be elected, it begins anew
+            self._drop(each)  # another node watches it; should this one be elected, it begins anew
         elif each.looking_since is None:
             self._begin_reading(each)
         elif now - each.looking_since >= STUCK_S:

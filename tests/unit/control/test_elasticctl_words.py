@@ -222,8 +222,8 @@ def test_paths_of_a_file_of_watches_are_below_its_directory_wherever_the_agent_r
     assert ctl("watch", "w.toml").exit_code == 0
     found = parse_table(asked[0]["table"], "/elsewhere/x", inside=True)
     here = parse_table(text, str(tmp_path / "w.toml"), inside=True)
-    assert (repr(found.watches), found.dumps, found.job) == (repr(here.watches), here.dumps, here.job)
-    assert found.watches[0].path == str(tmp_path / "out")
+    assert (found.dumps, found.job) == (here.dumps, here.job)
+    assert [each.path for each in (*found.watches, *here.watches)] == [str(tmp_path / "out")] * 2
     (tmp_path / "w.toml").write_text("no table")
     assert ctl("watch", "w.toml").exit_code == 0
     assert asked[1]["table"] == "no table"

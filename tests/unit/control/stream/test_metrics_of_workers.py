@@ -10,6 +10,8 @@ from elastic_agent.agent.steps.seen import Shown, WorkersSeen
 from elastic_agent.control.service.messages import Goodput, LostTime, SpentTime
 from elastic_agent.control.service.metrics import Counted, stage_samples, text_of, time_samples
 from elastic_agent.control.stream import Checkpoint, Entry, Stage
+from elastic_agent.proto.frozen import replace
+from elastic_agent.rendezvous.failures import Sign
 
 
 def seen(round_number: int, codes: dict[int, int], *sizes: int) -> WorkersSeen:
@@ -29,6 +31,21 @@ def test_each_worker_that_exits_is_counted_once_by_how_it_did() -> None:
     ):
         counted.seen(each)
     assert counted.exits == {"zero": 1, "code": 1, "signal": 2}
+
+
+def test_each_worker_that_fails_is_counted_by_what_its_exit_says() -> None:
+    """Several of one node and round, each once; none that the agent stopped."""
+    counted = Counted()
+    first, second = (0, Sign.OWN), (2, Sign.PEER)
+    for round_number, codes, failed in (
+        (1, {0: 1}, (first,)),
+        (1, {0: 1, 2: 1}, (first, second)),
+        (1, {0: 1, 2: 1, 1: -15}, (first, second)),
+        (2, {}, ()),
+        (2, {0: 1}, (first,)),
+    ):
+        counted.seen(replace(seen(round_number, codes), failed=failed))
+    assert {sign: number for sign, number in counted.failures.items() if number} == {"own": 2, "peer": 1}
 
 
 def test_the_size_of_the_newest_checkpoint_stays_until_there_is_another() -> None:
