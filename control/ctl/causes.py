@@ -71,6 +71,63 @@ def stages_of(events: Iterable[Event], round_number: int) -> list[tuple[str, flo
     return [(name, longest[name]) for name in order if name in longest]
 
 
+def by_wall_clock(events: Sequence[Event]) -> bool:
+    """Whether these events are compared by the wall clock: of several hosts, it is all that they share."""
+    hosts = {event["node"].rpartition(":")[0] for event in events}
+    return len(hosts) > 1 and all(event.get("time_s") for event in events)
+
+
+def in_order(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By the monotonic clock of their host, or by the wall clock, which their `at_s` is then."""
+    if by_wall_clock(events):
+        events = [{**event, "at_s": event["time_s"]} for event in events]
+    return sorted(events, key=lambda event: float(event["at_s"]))
+
+
+def starts(events: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The events of each start of the job, the oldest first: a file that they share has them one after the other, and
+    each numbers its rounds and announcements from 1. One list, where it cannot be told."""
+    agents = _agents(events)
+    first, last = dict[str, float](), dict[str, float]()
+    for event, agent in agents:
+        first.setdefault(agent, _time_s(event))
+        last[agent] = _time_s(event)
+    of: dict[str, int] = {}
+    begins = [float("-inf")]
+    newest = 0
+    for event, agent in agents:
+        version = event.get("version", 0) if event["what"] == "announced" else 0
+        if version and version < newest and agent not in of:
+            # Its coordinator numbers from 1 again, and did so from the first event of its agent on.
+            begins.append(first[agent])
+            newest = 0
+        if version:
+            newest = max(newest, version)
+            of.setdefault(agent, len(begins) - 1)
+    found: list[list[dict[str, Any]]] = [[] for _ in begins]
+    for event, agent in agents:
+        # One that never coordinates may begin before those that do, but ends before the next start.
+        before = sum(begin_s <= last[agent] for begin_s in begins) - 1
+        found[of.get(agent, before)].append(event)
+    return found
+
+
+def _agents(events: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
+    """Each event with its agent, by their time. The first process of each container has the same name as the one before
+    it, which has concluded. An account that a running agent gave has no time: it is of now."""
+    ended: dict[str, int] = {}
+    found = []
+    for event in sorted(events, key=_time_s):
+        node = event["node"]
+        found.append((event, f"{node} {ended.get(node, 0)}"))
+        ended[node] = ended.get(node, 0) + (event["what"] == "concluded")
+    return found
+
+
+def _time_s(event: Event) -> float:
+    return float(event.get("time_s") or event.get("at_s") or float("inf"))
+
+
 class Account:
     """Where the seconds of workers went, on all nodes whose accounts are known."""
 

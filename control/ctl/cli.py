@@ -225,11 +225,12 @@ def explain(chosen: Chosen, *, file: tuple[str, ...], in_json: bool) -> None:
 
     From the events of the agent that coordinates, or from files that ELASTIC_AGENT_EVENTS named, of ended jobs too.
     """
-    found = story.story_of(event_sources.events(file, chosen.agents))
+    now = None if file else {False: time.monotonic(), True: time.time()}
+    found = story.stories_of(event_sources.events(file, chosen.agents), now)
     if in_json:
-        _echo(story.as_message(found))
+        _echo({**story.as_message(found[-1]), "earlier": [story.as_message(each) for each in found[:-1]]})
         return
-    for line in story.lines(found):
+    for line in story.all_lines(found):
         say(line)
 
 

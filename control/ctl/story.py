@@ -6,14 +6,16 @@ Events are those of a control socket, or lines of the file that ELASTIC_AGENT_EV
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...rendezvous.text import count, duration
-from .causes import Account, accounts_of, by_id, causes_of, stages_of
+from .causes import Account, accounts_of, by_id, by_wall_clock, causes_of, in_order, stages_of, starts
 
 Event = Mapping[str, Any]
+FAILED = "failed"
+"""The outcome of a job that had no restart left, or may have none."""
 
 
 @dataclass
@@ -46,10 +48,16 @@ class Story:
     ends: list[str] = field(default_factory=list)
     """How each agent ended."""
     outcome: str = ""
+    live: bool = False
+    """Whether the job runs, and `ended_s` is now."""
     missed: int = 0
     """Events that are not kept any more."""
     account: Account = field(default_factory=lambda: Account(()))
     """Where the time of the workers went."""
+
+    def ended_job(self, round_: RoundStory) -> bool:
+        """Whether the job failed with this round: then its end was charged to a node, and nothing was started again."""
+        return self.outcome == FAILED and round_ is self.rounds[-1]
 
     @property
     def lost_s(self) -> float:
@@ -75,10 +83,20 @@ def normal(event: Event) -> dict[str, Any]:
     return made
 
 
-def story_of(events: Iterable[Event]) -> Story:
-    """The story of these events, which may come in any order."""
+def stories_of(events: Iterable[Event], now: Mapping[bool, float] | None = None) -> list[Story]:
+    """The stories of these events, which may come in any order: one of each start of the job, the oldest first. `now`:
+    where they are of agents that run, by whether events of several hosts are compared, on the clock that is used."""
     every = [normal(event) for event in events]
-    found = _in_order([event for event in every if event["what"] != "goodput"])
+    return [_story_of(each, now if number == 0 else None) for number, each in enumerate(starts(every)[::-1])][::-1]
+
+
+def story_of(events: Iterable[Event]) -> Story:
+    """The story of events of one start."""
+    return stories_of(events)[-1]
+
+
+def _story_of(every: list[dict[str, Any]], now: Mapping[bool, float] | None) -> Story:
+    found = in_order([event for event in every if event["what"] != "goodput"])
     story, rounds = Story(), dict[int, RoundStory]()
     names: dict[str, str] = {}
     for event in found:
@@ -92,6 +110,8 @@ def story_of(events: Iterable[Event]) -> Story:
             _announced(event, rounds, names, story)
         elif event["what"] == "event":
             _happened(event, rounds)
+    if now is not None and not story.outcome and not story.ends:
+        story.live, story.ended_s = True, max(story.ended_s, now[by_wall_clock(found)])
     known = by_id(found)
     for round_ in rounds.values():
         round_.causes = tuple(causes_of(known, found, round_.number))
@@ -99,14 +119,6 @@ def story_of(events: Iterable[Event]) -> Story:
     story.account = Account(accounts_of(every))
     story.rounds = [rounds[number] for number in sorted(rounds) if rounds[number].began_s is not None]
     return story
-
-
-def _in_order(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By the monotonic clock of their host; of several hosts by the wall clock, which is all that they share."""
-    hosts = {event["node"].rpartition(":")[0] for event in events}
-    if len(hosts) > 1 and all(event.get("time_s") for event in events):
-        events = [{**event, "at_s": event["time_s"]} for event in events]
-    return sorted(events, key=lambda event: float(event["at_s"]))
 
 
 def _announced(event: Event, rounds: dict[int, RoundStory], names: Mapping[str, str], story: Story) -> None:
@@ -147,10 +159,11 @@ def lines(story: Story) -> list[str]:
     """The story for people."""
     if not story.rounds and not story.ends:
         return ["these events contain no round"]
-    charged = sum(1 for round_ in story.rounds if round_.charged)
+    charged = sum(1 for round_ in story.rounds if round_.charged and not story.ended_job(round_))
     took = duration(max(0.0, story.ended_s - story.began_s))
+    until = "" if story.live or story.outcome or story.ends else " until the last of these events"
     found = [
-        f"{count(len(story.rounds), 'round')} in {took}, {count(charged, 'restart')} charged, "
+        f"{count(len(story.rounds), 'round')} in {took}{until}, {count(charged, 'restart')} charged, "
         f"{duration(story.lost_s)} between rounds" + (f"; the job {story.outcome}" if story.outcome else "")
     ]
     found += story.account.lines()
@@ -187,13 +200,24 @@ def _of_round(story: Story, round_: RoundStory) -> list[str]:
         found.append(f"  {round_.failure}")
     found += [f"  caused by  {cause}" for cause in round_.causes if cause.partition(": ")[2] not in round_.why]
     if round_.charged:
-        found.append(f"  {round_.charged} is charged a restart")
+        left = "had no restart left" if story.ended_job(round_) else "is charged a restart"
+        found.append(f"  {round_.charged} {left}")
     if (pause_s := story.pause_s(round_)) is not None:
         found.append(f"  {duration(pause_s)} until the next round began")
         if round_.stages:
             stages = ", ".join(f"{name} after {duration(took_s)}" for name, took_s in round_.stages)
             found.append(f"  then, of the slowest node: {stages}")
     return found
+
+
+def all_lines(stories: Sequence[Story]) -> list[str]:
+    """The stories of several starts for people, each with its number."""
+    if len(stories) == 1:
+        return lines(stories[0])
+    found: list[str] = []
+    for number, story in enumerate(stories, 1):
+        found += [f"start {number} of {len(stories)}", "", *lines(story), ""]
+    return found[:-1]
 
 
 def as_message(story: Story) -> dict[str, Any]:

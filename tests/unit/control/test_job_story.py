@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from elastic_agent.control.ctl.story import lines, story_of
+import pytest
+
+from elastic_agent.control.ctl.story import all_lines, lines, stories_of, story_of
 
 MEMBERS = [{"node": "0a", "name": "node0", "nproc": 2}, {"node": "0b", "name": "node1", "nproc": 2}]
 
@@ -121,3 +123,49 @@ def test_no_events_are_no_story() -> None:
 def test_a_history_that_begins_late_says_so() -> None:
     told = story_of([{**FILE[1], "missed": 7}])
     assert lines(told)[1] == "7 events before these are not kept; ELASTIC_AGENT_EVENTS keeps all"
+
+
+def test_the_failure_that_ends_the_job_costs_no_restart() -> None:
+    """It is charged to a node, and there is nothing to start again."""
+    ended = {**ENDED, "round": 2, "charged": "0a", "because": "rank 0 on node0: boom"}
+    closed = announced(200.0, 2, "closed", "no restarts are left there", outcome="failed", ended=ended)
+    told = lines(story_of([*FILE[:5], closed]))
+    assert told[0] == "2 rounds in 100 s, 1 restart charged, 1 s between rounds; the job failed"
+    assert [line for line in told if "restart " in line or line.endswith("restart")][1:] == [
+        "  node1 is charged a restart",
+        "  node0 had no restart left",
+    ]
+
+
+def test_a_job_that_runs_is_told_until_now_and_a_file_of_it_until_its_last_event() -> None:
+    running = FILE[:5]
+    assert lines(stories_of(running, {False: 400.0, True: 0.0})[0])[0].startswith("2 rounds in 5 min, 1 restart")
+    assert lines(story_of(running))[0].startswith("2 rounds in 62 s until the last of these events, 1 restart")
+    assert lines(stories_of(FILE, {False: 400.0, True: 0.0})[0])[0].startswith("2 rounds in 100 s, 1 restart")
+
+
+@pytest.mark.parametrize("pids", [(1, 2), (1, 1)])
+def test_starts_that_share_a_file_are_told_apart(pids: tuple[int, int]) -> None:
+    """Each has a round 1, and announcements from 1 on. Its agents have new names, but for those of containers."""
+
+    def start(offset_s: float, pid: int) -> list[dict[str, Any]]:
+        members = [{**each, "name": f"{each['name']}:{pid}"} for each in MEMBERS]
+        made = [
+            {**event, "at_s": event["at_s"] + offset_s, "time_s": event["at_s"] + offset_s, "node": f"node0:{pid}",
+             "members": members if "members" in event else [], **({"version": version} if "number" in event else {})}
+            for version, event in enumerate(FILE, 1)
+        ]  # fmt: skip
+        at = {"at_s": 99.0 + offset_s, "time_s": 99.0 + offset_s}
+        other = {**at, "what": "event", "node": f"node1:{pid}", "round": 0,
+                 "phase": "joining", "because": "waits", "happened": "x", "members": []}  # fmt: skip
+        account = {**STORY[-1], "node": f"node1:{pid}", "time_s": 200.0 + offset_s, "wall_s": 100.0, "at_s": 1.0}
+        over = {**made[-1], "node": f"node1:{pid}"}
+        return [other, *made, account, over]
+
+    one, two = start(0.0, pids[0]), start(1000.0, pids[1])
+    stories = stories_of([*two, *one])
+    assert [lines(each) for each in stories] == [lines(story_of(one)), lines(story_of(two))]
+    assert [len(each.rounds) for each in stories] == [2, 2]
+    told = all_lines(stories)
+    assert told[0] == "start 1 of 2"
+    assert told[told.index("start 2 of 2") - 1 :][:3] == ["", "start 2 of 2", ""]
