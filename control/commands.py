@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..rendezvous.text import duration, shorten
@@ -44,9 +44,10 @@ class Asker:
         self._stuck: subprocess.Popen[str] | None = None
         self._kept: subprocess.Popen[str] | None = None
 
-    def run(self, argv: Sequence[str], limit_s: float, stdin: str = "") -> str:
-        """What the command printed. Raises NoReading if it cannot be started, fails, or takes longer than `limit_s`."""
-        process = self._start(argv)
+    def run(self, argv: Sequence[str], limit_s: float, stdin: str = "", *, env: Mapping[str, str] | None = None) -> str:
+        """What the command printed, with this environment or our own. Raises NoReading if it cannot be started, fails,
+        or takes longer than `limit_s`."""
+        process = self._start(argv, env)
         try:
             out, err = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -103,7 +104,7 @@ class Asker:
             self._kill(process)
         return answer.decode("utf-8", "replace")
 
-    def _start(self, argv: Sequence[str]) -> subprocess.Popen[str]:
+    def _start(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Raises NoReading."""
         name = os.path.basename(argv[0])
         if self._stuck is not None:
@@ -123,6 +124,7 @@ class Asker:
                 errors="replace",
                 start_new_session=True,
                 cwd="/",
+                env=env,
             )
         except OSError as error:
             raise NoReading(f"{name} cannot be started: {error.strerror}") from None

@@ -5,6 +5,7 @@ Times of day are this host's: the workers of this node get them, and no other ho
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -18,6 +19,10 @@ DEADLINE = "ELASTIC_AGENT_DEADLINE"
 TERMINATION_GRACE = "ELASTIC_AGENT_TERMINATION_GRACE"
 """Variable: seconds between SIGTERM and SIGKILL, as the scheduler has them: a pod's terminationGracePeriodSeconds."""
 SLURM_JOB, SLURM_END = "SLURM_JOB_ID", "SLURM_JOB_END_TIME"
+SLURM_ELEMENT = "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"
+"""Variables of an array's element. One of them has the id of the array, for which scontrol prints all."""
+SLURM_FORM = {"SLURM_TIME_FORMAT": "standard"}
+"""Variables of scontrol, whose times a user may have in another form."""
 LATEST = 253402300799
 """The end of the year 9999."""
 ANSWER_S = 2.0
@@ -37,7 +42,7 @@ class SlurmTimes:
     kill_wait_s: float | None = None
     """Seconds between SIGTERM and SIGKILL; None: not known."""
     trouble: str = ""
-    """Why nothing is known."""
+    """Why something is not known."""
 
 
 def unix_time(name: str, value: str) -> float:
@@ -73,11 +78,13 @@ def earliest(minutes: float | None, at: str, env: Mapping[str, str], now_s: floa
     return min(ends, default=None)
 
 
-def read_end(text: str) -> float | None:
-    """The EndTime in what `scontrol show job` prints, as Unix time; None: Unknown or none."""
+def read_end(text: str, job: str) -> float | None:
+    """The EndTime of this job in what `scontrol show job` prints, as Unix time; None: Unknown or none."""
+    import re
     from datetime import datetime
 
-    value = _after(text, "EndTime=")
+    records = re.split(r"^(?=JobId=)", text, flags=re.MULTILINE)
+    value = _after(next((each for each in records if each.startswith(f"JobId={job} ")), ""), "EndTime=")
     try:
         return datetime.fromisoformat(value).timestamp()
     except (ValueError, OverflowError, OSError):
@@ -94,16 +101,33 @@ def read_kill_wait(text: str) -> float | None:
     return None
 
 
-def ask_slurm(env: Mapping[str, str], run: Callable[[list[str], float], str]) -> SlurmTimes:
-    """What SLURM's controller says of this job, which is asked twice. `run`: gives what a command prints within so many
-    seconds, and raises NoReading."""
+def ask_slurm(
+    env: Mapping[str, str], run: Callable[[list[str], float], str], *, end: bool = True, wait: bool = True
+) -> SlurmTimes:
+    """What SLURM's controller says of this job: its end, and the time between its signals, each where it is asked for.
+    `run`: gives what a command prints within so many seconds, and raises NoReading."""
     from ...control.commands import NoReading
 
+    job = env[SLURM_JOB]
+    end_s = kill_wait_s = None
     try:
-        end_s = read_end(run(["scontrol", "show", "job", env[SLURM_JOB]], ANSWER_S))
-        return SlurmTimes(end_s, read_kill_wait(run(["scontrol", "show", "config"], ANSWER_S)))
+        if end:
+            element = [env.get(name, "") for name in SLURM_ELEMENT]
+            named = "_".join(element) if all(element) else job
+            end_s = read_end(run(["scontrol", "show", "job", named], ANSWER_S), job)
+        if wait:
+            kill_wait_s = read_kill_wait(run(["scontrol", "show", "config"], ANSWER_S))
     except NoReading as error:
-        return SlurmTimes(trouble=f"until when SLURM's job {env[SLURM_JOB]} may run is not known: {error}")
+        what = "until when SLURM's job {} may run" if end else "how long SLURM lets job {} stop"
+        return SlurmTimes(end_s, trouble=f"{what.format(job)} is not known: {error}")
+    return SlurmTimes(end_s, kill_wait_s)
+
+
+def _run(argv: list[str], limit_s: float) -> str:
+    """Raises NoReading."""
+    from ...control.commands import Asker
+
+    return Asker().run(argv, limit_s, env={**os.environ, **SLURM_FORM})
 
 
 def grace_below(known_s: float) -> float:
@@ -126,16 +150,15 @@ def fitted(
     now_s: float | None = None,
 ) -> WorkerSpec:
     """The workers' specification with what the scheduler says: the deadline in their environment, and a grace that ends
-    before its own does, unless the user chose one. Asks SLURM only in a job of SLURM whose environment has no end.
+    before its own does, unless the user chose one. Asks SLURM only in a job of SLURM, and only for what is not known.
 
     Raises UsageError where a variable is no number.
     """
     known_s = _termination_grace(env)
     base_env = dict(workers.base_env)
-    if env.get(SLURM_JOB) and not base_env.get(DEADLINE):
-        from ...control.commands import Asker
-
-        times = ask_slurm(env, Asker().run)
+    end, wait = not base_env.get(DEADLINE), known_s is None and not grace_given
+    if env.get(SLURM_JOB) and (end or wait):
+        times = ask_slurm(env, _run, end=end, wait=wait)
         if times.trouble:
             tell(times.trouble, True)
         known_s = times.kill_wait_s if known_s is None else known_s

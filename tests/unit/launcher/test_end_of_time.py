@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +55,7 @@ def test_a_deadline_that_is_no_time_is_refused_in_one_line(value: str) -> None:
 def test_what_slurm_prints_is_read() -> None:
     told = end_of_time.ask_slurm({SLURM_JOB: "8841"}, slurm)
     assert (told.end_s, told.kill_wait_s, told.trouble) == (END_S, 30.0, "")
-    assert end_of_time.read_end("EndTime=Unknown Deadline=N/A") is None
+    assert end_of_time.read_end("JobId=8841 EndTime=Unknown Deadline=N/A", "8841") is None
     assert end_of_time.read_kill_wait("KillWait = INFINITE") is None
 
 
@@ -64,6 +66,57 @@ def test_a_controller_that_does_not_answer_is_said_and_ends_nothing() -> None:
     told = end_of_time.ask_slurm({SLURM_JOB: "8841"}, silent)
     assert told.end_s is None
     assert told.trouble == "until when SLURM's job 8841 may run is not known: no answer from scontrol in 2 s"
+
+
+def test_an_element_with_the_id_of_its_array_has_an_end_of_its_own() -> None:
+    """scontrol prints all elements for that id."""
+    other = JOB.replace("JobId=8841 ", "JobId=8840 ArrayJobId=8841 ArrayTaskId=1 ").replace("T17", "T11")
+    text = f"{other}\n{JOB.replace('JobId=8841 ', 'JobId=8841 ArrayJobId=8841 ArrayTaskId=2 ')}\n"
+    assert end_of_time.read_end(text, "8841") == END_S
+    assert end_of_time.read_end(other, "8841") is None
+    asked: list[list[str]] = []
+
+    def run(argv: list[str], limit_s: float) -> str:
+        asked.append(argv)
+        return text
+
+    element = {SLURM_JOB: "8841", "SLURM_ARRAY_JOB_ID": "8841", "SLURM_ARRAY_TASK_ID": "2"}
+    assert end_of_time.ask_slurm(element, run, wait=False).end_s == END_S
+    assert asked == [["scontrol", "show", "job", "8841_2"]]
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that prints times as its environment says; it notes what it was asked."""
+    script = tmp_path / "scontrol"
+    script.write_text(
+        f"""#!/bin/sh
+echo "$2" >> {tmp_path}/asked
+test "$2" = config && echo "KillWait = 20 sec" && exit
+test "$SLURM_TIME_FORMAT" = standard && end=2026-11-22T17:00:00
+echo "JobId=8841 EndTime=${{end:-17:00 today}}"
+"""
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    return tmp_path / "asked"
+
+
+def test_the_form_of_times_that_a_user_likes_hides_no_end(scontrol: Path) -> None:
+    assert fitted({SLURM_JOB: "8841"}).base_env[DEADLINE] == f"{END_S:.0f}"
+    assert scontrol.read_text() == "job\nconfig\n"
+
+
+def test_the_grace_fits_below_slurms_own_also_where_the_end_is_known(scontrol: Path) -> None:
+    """Only what is not known is asked."""
+    workers = planned(deadline="1795366800").workers
+    env = {SLURM_JOB: "8841"}
+    made = end_of_time.fitted(workers, env, lambda text, routine: None, grace_given=False, now_s=0.0)
+    assert made.grace_s == end_of_time.grace_below(20)
+    assert scontrol.read_text() == "config\n"
+    end_of_time.fitted(workers, env, lambda text, routine: None, grace_given=True, now_s=0.0)
+    assert scontrol.read_text() == "config\n"
 
 
 def fitted(env: dict[str, str], *, grace_given: bool = False) -> Any:
