@@ -41,7 +41,13 @@ def make_agent(
     name: str = "",
     as_program: bool = False,
 ) -> Agent:
-    """The agent for a checked configuration; the arguments as those of `Agent` and `NodeAgent`."""
+    """The agent for a checked configuration; the arguments as those of `Agent` and `NodeAgent`. Raises UsageError where
+    this host cannot bind its workers to CPUs."""
+    workers = made.workers
+    if workers.numa and not workers.numa_optional:
+        from ..agent.processes import numa
+
+        numa.check(workers.numa, workers.base_env, workers.count_workers())
     if as_program:
         from ..agent.processes.nursery_process import begin_ahead
 

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Mapping, Sequence
 
-from ..agent.errors import AgentError
+from ..agent.errors import AgentError, UsageError
 from ..agent.spec import PASSWORD_VARIABLE
 from .agent_setup import complete, fitted, make_agent, noticing, torch_events
 from .config.config import LaunchConfig, Plan, plan
@@ -62,6 +62,10 @@ def run_command(
         if recorded is not None:
             recorded.concluded(report, agent.status())
     except AgentError as failure:
+        if isinstance(failure, UsageError):
+            from .config.flags import in_flags
+
+            failure.args = (in_flags(str(failure)),)
         console.fail(failure)
         raise
     finally:

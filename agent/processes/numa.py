@@ -78,6 +78,16 @@ def cpus_of(mode: str, addresses: Sequence[str], local_rank: int, root: str = "/
     return near
 
 
+def check(mode: str, env: Mapping[str, str], workers: int) -> None:
+    """Raises UsageError where one of so many workers cannot be bound on this host: each start of them would fail."""
+    addresses = gpus(env)
+    try:
+        for local_rank in range(workers):
+            cpus_of(mode, addresses, local_rank)
+    except OSError as error:
+        raise UsageError(f"--numa-binding: {error.filename}: {error.strerror}; leave it out") from None
+
+
 def ranges(cpus: Iterable[int]) -> str:
     """`0-3,8`, as numactl and the kernel write it."""
     parts: list[list[int]] = []

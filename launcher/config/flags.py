@@ -354,3 +354,15 @@ FLAGS: tuple[Flag, ...] = (
 
 BY_KEY = {flag.key: flag for flag in FLAGS}
 BY_SHORT = {flag.short: flag for flag in FLAGS if flag.short}
+
+_OTHER_NAMES = {"run_id": "--rdzv-id", "rdzv_configs": "--rdzv-conf", "numa_options": "--numa-binding"}
+"""Fields of a configuration that are not called as their flags."""
+
+
+def in_flags(text: str) -> str:
+    """What is wrong with a configuration, in the words of the command line: `--log-dir` for its field `log_dir`. What
+    stands in quotes or in a path is the user's own."""
+    import re  # here: a start without a mistake needs none
+
+    names = {flag.key: f"--{flag.name}" for flag in FLAGS if "_" in flag.key} | _OTHER_NAMES
+    return re.sub(rf"(?<![\w'\"./=-])({'|'.join(names)})(?![\w'\"./=-])", lambda found: names[found[1]], text)

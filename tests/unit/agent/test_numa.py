@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_a_worker_without_a_gpu_cannot_be_bound(host: str) -> None:
         numa.cpus_of("node", GPUS, 5, host)
 
 
+def test_each_worker_is_looked_at_before_the_first_is_started(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setattr(numa, "_nvidia_gpus", lambda: {gpu: gpu for gpu in GPUS})
+    monkeypatch.setattr(numa, "cpus_of", partial(numa.cpus_of, root=host))
+    numa.check("node", {}, len(GPUS))
+    with pytest.raises(UsageError, match="local rank 1 has none of 1"):
+        numa.check("node", {"CUDA_VISIBLE_DEVICES": "0"}, 2)
+    monkeypatch.setattr(numa, "cpus_of", partial(numa.cpus_of, root="/nowhere"))
+    with pytest.raises(UsageError, match=r"--numa-binding: /nowhere/.*: No such file or directory; leave it out"):
+        numa.check("node", {}, 1)
+
+
 def test_visible_devices_are_selected_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """By number, or by the beginning of a UUID."""
     monkeypatch.setattr(numa, "_nvidia_gpus", lambda: {"GPU-aa": "a", "GPU-bb": "b", "GPU-cc": "c"})
@@ -125,14 +137,22 @@ def test_ranges_are_numactls(text: str) -> None:
 
 @pytest.mark.slow
 def test_a_host_without_gpus_refuses_the_flag(tmp_path: Path) -> None:
-    """In one line, before the worker runs; a worker that may start unbound is not tied to the flag."""
+    """In one line, before a round begins: no start of a worker is tried, and none is charged."""
     (tmp_path / "train.py").write_text("print('ran')")
-    command = [sys.executable, "-m", "elastic_agent", "--numa-binding=node", str(tmp_path / "train.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "elastic_agent",
+        "--max-restarts=3",
+        "--numa-binding=node",
+        str(tmp_path / "train.py"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("NOT TESTED here: this host has NVIDIA's driver")
-    assert done.returncode != 0
-    assert "--numa-binding finds GPUs through NVIDIA's libnvidia-ml.so.1, which this host does not have" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    why = "--numa-binding finds GPUs through NVIDIA's libnvidia-ml.so.1, which this host does not have; leave it out"
+    assert done.stderr == f"elastic-agent: exit 2: {why} (see elastic-agent --help)\n"
 
 
 @pytest.mark.slow

@@ -81,13 +81,31 @@ def test_a_mistake_ends_the_program_with_status_2(args: list[str], env: dict[str
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--kill-signal=USR1", "--save-signal=USR1"], "--save-signal is signal 10, which --kill-signal has too"),
+        (["--kill-signal=TERM"], "--kill-signal is signal 15, which --signals-to-handle or --forward-signals has too"),
+        (["--log-dir=log_dir"], "--log-dir is 'log_dir', which is no directory"),
+        (["--control-cert=c"], "--control-cert without --control-address; give all four"),
+    ],
+)
+def test_a_mistake_in_what_flags_say_together_names_the_flags(tmp_path: Path, args: list[str], message: str) -> None:
+    """And not the fields of the library's configuration; a value stays as it was typed."""
+    (tmp_path / "log_dir").write_text("")
+    (tmp_path / "t.py").write_text("")
+    done = agent(*args, "t.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"elastic-agent: exit 2: {message}")
+
+
 # -- the program ---------------------------------------------------------------------------------------------------
 
 
-def agent(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def agent(*args: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from elastic_agent.launcher.cli import entry; entry()", *args]
     return subprocess.run(
-        command, env={**os.environ, **(env or {})}, capture_output=True, check=False, text=True, timeout=60
+        command, env={**os.environ, **(env or {})}, cwd=cwd, capture_output=True, check=False, text=True, timeout=60
     )
 
 
