@@ -62,11 +62,7 @@ def run_command(
         if recorded is not None:
             recorded.concluded(report, agent.status())
     except AgentError as failure:
-        if isinstance(failure, UsageError):
-            from .config.flags import in_flags
-
-            failure.args = (in_flags(str(failure)),)
-        console.fail(failure)
+        _fail(failure, console)
         raise
     finally:
         if watched is not None:
@@ -76,6 +72,14 @@ def run_command(
     if error is not None:
         error.reported = True
         raise error
+
+
+def _fail(failure: AgentError, console: Console) -> None:
+    if isinstance(failure, UsageError):
+        from .config.flags import in_flags
+
+        failure.args = (in_flags(str(failure)),)
+    console.fail(failure)
 
 
 def _loaded(as_program: bool) -> None:

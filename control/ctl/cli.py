@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from ...rendezvous.text import printable
 from . import event_sources, find, screen, story, views
 from .asking import begin, call
 from .call import AgentUnreachable, CallRefused, Message
 from .find import Agent, NotFound
-from .printing import PROGRAM, fail, say, say_output
+from .printing import PROGRAM, fail, printable, say, say_output
 from .selection import MOST, NUMBER, Chosen, as_json, because, choosing, ranks_named, show_credentials
 
 REFUSED, WRONG = 1, 2

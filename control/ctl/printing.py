@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from typing import NoReturn
 
 import click
 
-from ...rendezvous.text import printable
-
 PROGRAM = "elasticctl"
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal may obey or reorder, but for the end of a line and the tab."""
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -42,3 +44,24 @@ def _drop_unwritten() -> None:
         except OSError:
             os.dup2(nothing, stream.fileno())
     os.close(nothing)
+
+
+def printable(text: str, *, coloured: bool = False) -> str:
+    """The text with its control characters escaped (`\\x1b`), for a terminal: whoever wrote it may not be trusted with
+    one. `coloured`: colours and the return to the start of a line are left, as in what workers write."""
+    if not coloured:
+        return _CONTROL.sub(_escaped, text)
+    parts, at = [], 0
+    for colour in _COLOUR.finditer(text):
+        parts += [text[at : colour.start()], colour[0]]
+        at = colour.end()
+    parts.append(text[at:])
+    return "".join(part if number % 2 else _CONTROL.sub(_but_return, part) for number, part in enumerate(parts))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _but_return(found: re.Match[str]) -> str:
+    return found[0] if found[0] == "\r" else _escaped(found)

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
-from ...rendezvous.text import printable
 from . import find, views
 from .asking import call_brief
 from .find import Agent
-from .printing import PROGRAM, say
+from .printing import PROGRAM, printable, say
 
 MOST = (1 << 31) - 1
 """The largest number of a request."""

@@ -12,11 +12,12 @@ from ...agent.errors import UsageError
 from ...proto.frozen import dataclass
 from ..commands import Asker, NoReading
 from .secrets import HIDDEN, fill, hide, shown
-from .within import Within
 
 if TYPE_CHECKING:
     import smtplib
     from urllib.request import OpenerDirector
+
+    from .within import Within
 
 SEND_S = 15.0
 """How long a server may take for each step of a delivery, and a command for all of it."""
@@ -175,6 +176,8 @@ class _Post(_Filled):
         import urllib.error
         import urllib.request
         from http.client import HTTPException
+
+        from .within import Within
 
         url, secrets = self._filled()
         scheme, _, rest = url.partition("://")

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from elastic_agent.control.ctl import cli, find, selection, views
 from elastic_agent.control.ctl.checkpoints import table
 from elastic_agent.control.ctl.find import Agent, NotFound
+from elastic_agent.control.ctl.printing import printable
 from elastic_agent.control.table.parse import parse_table
-from elastic_agent.rendezvous.text import printable
 
 STATUS = {"name": "node0:1", "runId": "job1", "pid": 1, "coordinating": True, "hosting": True, "worldSize": 4,
           "groupRank": 0, "workerPids": {"0": 7}, "members": [{"groupRank": 0, "nproc": 1}]}  # fmt: skip
