@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,8 +46,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 
 def test_agents_that_stand_still_are_waited_for_together(host: Host) -> None:
-    """Three of them as long as one."""
-    paths = [host.agent(f"{number}-a") for number in (1, 2, 3)]
+    """Eight of them as long as one."""
+    paths = [host.agent(f"{number}-a") for number in range(1, 9)]
     began = time.monotonic()
     found, silent = find.agents()
     assert time.monotonic() - began < slowed(call.ANSWER_S + 2)
@@ -55,20 +56,22 @@ def test_agents_that_stand_still_are_waited_for_together(host: Host) -> None:
 
 
 @pytest.fixture
-def owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def system(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """`os` as the module sees it, so that a test can say who asks."""
+    made = SimpleNamespace(**vars(os))
+    monkeypatch.setattr(find, "os", made)
+    return made
+
+
+def owned(system: SimpleNamespace, owners: dict[str, int]) -> None:
     """By path, who owns what; nobody but root could make it so."""
-    known: dict[str, int] = {}
-    for name in ("stat", "lstat"):
-        real = getattr(os, name)
 
-        def look(path: object, *rest: object, real: object = real, **more: object) -> os.stat_result:
-            found = real(path, *rest, **more)  # type: ignore[operator]
-            changed = [*found]
-            changed[4] = known.get(str(path), OTHER)
-            return os.stat_result(changed)
+    def look(path: str) -> os.stat_result:
+        found = [*os.lstat(path)]
+        found[4] = owners[path]
+        return os.stat_result(found)
 
-        monkeypatch.setattr(os, name, look)
-    return known
+    system.stat = system.lstat = look
 
 
 @pytest.mark.parametrize(
@@ -85,23 +88,22 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     ],
 )
 def test_only_sockets_of_this_user_and_of_root_are_asked_and_root_asks_each_users_own(
-    host: Host, monkeypatch: pytest.MonkeyPatch, owners: dict[str, int],
+    host: Host, system: SimpleNamespace,
     me: int, of_socket: int, of_folder: int, of_base: int, says: str,
 ) -> None:  # fmt: skip
     path = host.agent("1-a")
-    owners.update({path: of_socket, os.path.dirname(path): of_folder, str(host.base): of_base})
-    monkeypatch.setattr(os, "geteuid", lambda: me)
+    owned(system, {path: of_socket, os.path.dirname(path): of_folder, str(host.base): of_base})
+    system.geteuid = lambda: me
     assert [find.distrusted(each) for each in find.sockets()] == [says]
     if says:
         assert find.agents() == ([], [f"{path}: {says}; name it by --address to ask it"])
 
 
-def test_a_directory_under_tmp_that_is_named_for_another_user_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_under_tmp_that_is_named_for_another_user_is_not_asked(system: SimpleNamespace) -> None:
     """Anybody may make one, before the user whose name it has."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    system.geteuid = lambda: 0
+    system.stat = system.lstat = lambda path: os.stat("/")
     found = find.Socket("/tmp/elastic-agent-7/1-a/control.sock", owner=os.stat("/").st_uid)
-    monkeypatch.setattr(os, "lstat", lambda path: os.stat("/"))
-    monkeypatch.setattr(os, "stat", lambda path, real=os.stat: real("/"))
     assert find.distrusted(found) == f"it belongs to user {found.owner}, and its directory is named for 7"
 
 
