@@ -99,12 +99,17 @@ def test_only_sockets_of_this_user_and_of_root_are_asked_and_root_asks_each_user
         assert find.agents() == ([], [f"{path}: {says}; name it by --address to ask it"])
 
 
-def test_a_directory_under_tmp_that_is_named_for_another_user_is_not_asked(system: SimpleNamespace) -> None:
-    """Anybody may make one, before the user whose name it has."""
+def test_a_directory_under_tmp_that_is_named_for_another_user_is_not_asked(
+    system: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may make one, before the user whose name it has. One that the variable names may be called anything."""
+    monkeypatch.delenv(control_socket.VARIABLE, raising=False)
     system.geteuid = lambda: 0
     system.stat = system.lstat = lambda path: os.stat("/")
     found = find.Socket("/tmp/elastic-agent-7/1-a/control.sock", owner=os.stat("/").st_uid)
     assert find.distrusted(found) == f"it belongs to user {found.owner}, and its directory is named for 7"
+    monkeypatch.setenv(control_socket.VARIABLE, "/tmp/elastic-agent-7")
+    assert find.distrusted(found) == ""
 
 
 def test_a_job_that_two_users_have_is_asked_for_by_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
