@@ -104,8 +104,8 @@ class Workers:
         self._started_s: dict[int, float] = {}
         """By local rank: when it was started, on this host's monotonic clock."""
         self._exited: dict[int, tuple[float, int]] = {}
-        self._failed: list[tuple[int, Sign]] = []
         """By local rank: when it was gone, and its exit code."""
+        self._failed: list[tuple[int, Sign]] = []
         self.on_seen: Callable[[WorkersSeen], None] | None = None
         """Called when workers begin, have begun, exit, or have written of their steps."""
         self._oom, self._round = OomWatch(), 0
