@@ -31,6 +31,22 @@ def check(value: Any, where: str) -> None:
         )
 
 
+def canonical(value: Any) -> str:
+    """The same text for equal plain values in every process; anything else is named by its type."""
+    if isinstance(value, dict):
+        pairs = sorted((canonical(key), canonical(item)) for key, item in value.items())
+        return f"{{{', '.join(f'{key}: {item}' for key, item in pairs)}}}"
+    if isinstance(value, (list, tuple)):
+        items = ", ".join(map(canonical, value))
+        return f"[{items}]" if isinstance(value, list) else f"({items})"
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return repr(kind(value))  # not as a subclass shows it, such as numpy's numbers
+    return f"<{type(value).__qualname__}>"
+
+
 def digest(*values: Any) -> str:
     """Equal for equal plain values, on every node."""
     import hashlib

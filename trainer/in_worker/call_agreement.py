@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...worker.world import World
+from .. import made_with, plain
 from ..errors import Diverged, TooManyRestarts
 from .channel import Channel
 from .record import Record
@@ -17,7 +18,7 @@ class CallAgreement:
 
     def __init__(self, channel: Channel, world: World, record: Record, program: dict[str, Any]) -> None:
         self._channel, self._world, self._record, self._program = channel, world, record, program
-        self._several = int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
+        self._several = _several_nodes()
         self._restarts = int(os.environ.get("ELASTIC_AGENT_RESTARTS", "0"))
 
     def greet(self) -> None:
@@ -45,14 +46,7 @@ class CallAgreement:
         self._record.settle(call["before"])
         began = call["restarts"]
         if self._several:
-            node = os.environ.get("HOSTNAME") or os.uname().nodename
-            asked = [
-                call["name"],
-                call["digest"],
-                began,
-                f"{node} (node {os.environ.get('GROUP_RANK')})",
-                _shown(call),
-            ]
+            asked = [call["name"], call["digest"], began, _node(), _shown(call)]
             every = self._world.gather(asked)
             for other in every:
                 if other[:2] != every[0][:2]:
@@ -69,6 +63,32 @@ class CallAgreement:
             times = "once" if restarts == 1 else f"{restarts} times"
             raise TooManyRestarts(f"{call['name']} was restarted {times}; max_retries allows {limit}{last}")
         return call
+
+
+def agree_on_trainer(made: dict[str, str], world: Callable[[], World] = World) -> None:
+    """Collective, before any creator is called. made: what this node's trainer was made with. Raises Diverged on every
+    node where another's was made with something else."""
+    if not _several_nodes():
+        return
+    ours = world()
+    if len(set(ours.gather(plain.digest(made)))) == 1:
+        return
+    (first, where), *others = ours.gather([made, _node()])
+    for theirs, there in others:
+        if (found := made_with.differences(first, theirs)) is not None:
+            raise Diverged(
+                f"the trainer is made with {found[0]} on {where} and with {found[1]} on {there}: make it with the same "
+                "arguments on every node"
+            )
+
+
+def _several_nodes() -> bool:
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
+
+
+def _node() -> str:
+    """How messages name this node."""
+    return f"{os.environ.get('HOSTNAME') or os.uname().nodename} (node {os.environ.get('GROUP_RANK')})"
 
 
 def _shown(call: dict[str, Any]) -> str:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ...rendezvous.text import count
+from .. import made_with
+from ..errors import Diverged
+
 
 class Record:
     """A state of the run. The same on all workers, but for the meters of the pass that is going on."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: dict[str, str] | None = None, checkpoint_dir: str | None = None) -> None:
+        """made: what the trainer was made with, as `made_with.kept_of` gives it. checkpoint_dir: where the program
+        keeps states."""
+        self._made, self._directory = made or {}, checkpoint_dir
         self.done = 0
         """Number of the last call that is done."""
         self.going: dict[str, Any] | None = None
@@ -46,12 +53,24 @@ class Record:
             self._pending = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"done": self.done, "going": json.dumps(self.going), "results": "\n".join(self._written())}
+        state = {"done": self.done, "going": json.dumps(self.going), "results": "\n".join(self._written())}
+        return {**state, "made": json.dumps(self._made)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises Diverged where calls of this state were begun by a trainer that was made with something else."""
         self.done, self.going = int(state["done"]), json.loads(state["going"])
+        if (self.done or self.going is not None) and "made" in state:  # states of former versions do not say it
+            self._check_made(json.loads(state["made"]))
         self._done = []
         self._lines = state["results"].split("\n") if state["results"] else []
+
+    def _check_made(self, before: dict[str, str]) -> None:
+        if (found := made_with.differences(self._made, before)) is not None:
+            raise Diverged(
+                f"the trainer is made with {found[0]}, and the training in {self._directory or 'its state'}, of which "
+                f"{count(self.done, 'call')} {'is' if self.done == 1 else 'are'} done, with {found[1]}: make it as "
+                "before, or begin anew in another checkpoint_dir, where load() goes on from a file of save()"
+            )
 
     def _written(self) -> list[str]:
         """A line for each call that is done."""

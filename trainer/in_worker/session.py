@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import pickled_values
+from .. import made_with, pickled_values
 from ..names import BATCH_SIZE, PARCEL, PASSES, READS, SHUTDOWN
 from .build import build
-from .call_agreement import CallAgreement
+from .call_agreement import CallAgreement, agree_on_trainer
 from .calls import Calls
 from .channel import Channel
 from .ending import ending
@@ -34,9 +34,12 @@ def serve(folder: str) -> None:
         around = _surroundings(program, rank, size)
         if size > 1:
             dist.init_process_group(_backend(program, around))
+        # Before creators get the config, whose lists and dicts they may change.
+        kept = made_with.kept_of(program)
+        agree_on_trainer(made_with.all_of(program))
         torch.manual_seed(program["seed"])
         operator = build(around)
-        record = Record()
+        record = Record(kept, program["checkpoint_dir"])
         # The passes are made after the run that they capture for.
         later: list[Passes] = []
         run = Places(
@@ -44,7 +47,8 @@ def serve(folder: str) -> None:
             program["seed"],
             every_of(program),
             lambda: later[0].capture() if later else None,
-            {**states_of(operator), "calls": record},
+            # The record first: whether this is the same training decides what else of a state can be taken.
+            {"calls": record, **states_of(operator)},
         )
         passes = Passes(operator, around, run, record, channel)
         later.append(passes)

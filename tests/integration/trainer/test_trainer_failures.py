@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
+from elastic_agent.trainer import BATCH_SIZE, Diverged, TorchTrainer, TrainingFailed
 from support.outside.mounts import fill, tmpfs
 from support.source_tree import ROOT
 from support.trainers import training
@@ -226,6 +226,22 @@ def test_a_killed_program_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [again for again, _ in first] == [False]
     assert [again for again, _ in third] == sorted((again for again, _ in third), reverse=True)
     assert (len(second), third[0][0], third[3][0]) == (3, True, False)
+
+
+def test_a_program_whose_config_was_changed_is_not_given_results_of_before(tmp_path: Path) -> None:
+    """It is refused, with both values named, and what is kept stays: the program of before goes on with it."""
+    given = settings(tmp_path / "seen", checkpoint_dir=tmp_path / "states", num_workers=1, config={"lr": 0.01})
+    with TorchTrainer(**given) as trainer:
+        first = trainer.train()
+        trainer.apply_all_workers(os.getpid)  # a call that is kept before it is answered
+    words = (
+        r"made with config\['lr'\]=0.5, and the training in \S*states, of which 2 calls are done, with config\['lr'\]="
+    )
+    with pytest.raises(Diverged, match=words):
+        TorchTrainer(**{**given, "config": {**given["config"], "lr": 0.5}})
+    with TorchTrainer(**given) as trainer:
+        assert (trainer.train(), trainer.replaying) == (first, True)
+        trainer.apply_all_workers(os.getpid)
 
 
 TYPED = """

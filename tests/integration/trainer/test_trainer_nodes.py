@@ -163,6 +163,21 @@ def test_different_programs_stop_with_both_named(nodes: Nodes) -> None:
     assert {json.loads(line)[0] for line in lines} == {0}
 
 
+def test_trainers_that_are_made_with_another_config_stop_with_both_named(nodes: Nodes) -> None:
+    """Before anything is made of it. No creator is called."""
+    nodes.start("plain", nnodes="2")
+    nodes.start("odd", nnodes="2", ODD="config")
+    for name in ("plain", "odd"):
+        code, stderr = nodes.end(name)
+        assert code == 1
+        words = r"Diverged: the trainer is made with (no )?config\['odd'\]\S* on .* and with (no )?config\['odd'\]"
+        assert re.search(words, stderr), stderr[-2000:]
+        assert "(node 0)" in stderr
+        assert "(node 1)" in stderr
+    assert not nodes.said("plain")
+    assert not list((nodes.work / "seen").iterdir())
+
+
 def test_a_worker_that_fails_again_ends_all_nodes_alike(nodes: Nodes) -> None:
     """Beyond `max_retries`, every program raises TrainingFailed, with rank, node and traceback of the worker that
     failed, also where that was another node's."""

@@ -2,9 +2,10 @@
 
 It writes a line for each call as it returns: whether it was recorded, what it gave, and how many workers there are
 then; and the cause of TrainingFailed to `NAME.failed`. Variables: PASSES, how many; ODD, another argument in the second
-pass, or with ODD=call another call in its place; STATES, a directory for checkpoints; RETRIES, max_retries of a pass;
-VALIDATES, a validation after each pass, which says so on its way; SLOW_S, the least time of a batch; ALONE_S, that of
-one worker alone after the first pass, so that it is not done before another node comes.
+pass, with ODD=call another call in its place, or with ODD=config another config; STATES, a directory for checkpoints;
+RETRIES, max_retries of a pass; VALIDATES, a validation after each pass, which says so on its way; SLOW_S, the least
+time of a batch; ALONE_S, that of one worker alone after the first pass, so that it is not done before another
+node comes.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def train() -> None:
         loss_creator=nn.CrossEntropyLoss,
         training_operator_cls=Slow,
         config={
+            **({"odd": 1} if os.environ.get("ODD") == "config" else {}),
             **({"fails": os.environ["FAILS"]} if "FAILS" in os.environ else {}),
             BATCH_SIZE: 10,
             training.SEEN: str(work / "seen"),
@@ -85,7 +87,7 @@ def train() -> None:
         retries = int(os.environ.get("RETRIES", "3"))
         with open(work / name, "a", encoding="utf-8") as said:
             for number in range(int(os.environ["PASSES"])):
-                odd = number == 1 and "ODD" in os.environ
+                odd = number == 1 and os.environ.get("ODD", "config") != "config"
                 if odd and os.environ["ODD"] == "call":
                     trainer.apply_all_workers(os.getpid)
                 stats = trainer.train(info={"odd": True} if odd else None, max_retries=retries)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.trainer import plain
+from elastic_agent.trainer import TrainingOperator, made_with, plain
 from elastic_agent.trainer.errors import Diverged
-from elastic_agent.trainer.in_worker.call_agreement import CallAgreement
+from elastic_agent.trainer.in_worker.call_agreement import CallAgreement, agree_on_trainer
 from elastic_agent.trainer.in_worker.calls import Calls
 from elastic_agent.trainer.in_worker.record import Record
 
@@ -56,6 +56,77 @@ def test_the_same_call_is_done() -> None:
 def test_another_call_or_other_arguments_name_both_nodes(changed: dict[int, Any]) -> None:
     with pytest.raises(Diverged, match=r"call 1 is train\(.*\) on here \(node 0\) and \w+\(.*\) on there \(node 1\)"):
         asked({"num_steps": 3}, {3: "there (node 1)", **changed})
+
+
+def made(**changed: Any) -> dict[str, Any]:
+    """What travels to the workers, as far as it is compared."""
+    kept: dict[str, Any] = {"seed": 0, "amp_dtype": None, "parallel": "ddp", "ddp_args": {}, "add_dist_sampler": True}
+    kept |= {"scheduler_step_freq": "epoch", "operator_cls": TrainingOperator, "num_workers": 2, "every": None}
+    return {**kept, "config": {"lr": 0.1, "layers": [1, 2], 3: "three"}, "model_creator": made, **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "here", "there"),
+    [
+        ({"config": {"lr": 0.2, "layers": [1, 2], 3: "three"}}, r"config\['lr'\]=0.1", r"config\['lr'\]=0.2"),
+        ({"config": {"lr": 0.1, "layers": [1, 2]}}, r"config\[3\]='three'", r"no config\[3\]"),
+        ({"num_workers": 4}, "num_workers=2", "num_workers=4"),
+        ({"seed": 1}, "seed=0", "seed=1"),
+        ({"model_creator": functools.partial(asked)}, "model_creator=made", "model_creator=asked"),
+        (
+            {"operator_cls": type("Other", (TrainingOperator,), {})},
+            "training_operator_cls=TrainingOperator",
+            "training_operator_cls=Other",
+        ),
+    ],
+    ids=["config", "a key of it", "workers", "seed", "creator", "operator"],
+)
+def test_trainers_that_were_made_with_other_arguments_name_both_nodes(
+    changed: dict[str, Any], here: str, there: str
+) -> None:
+    class World:
+        """The other node's trainer is made with other arguments."""
+
+        def gather(self, said: Any) -> list[Any]:
+            other = made_with.all_of(made(**changed))
+            return [said, plain.digest(other) if isinstance(said, str) else [other, "there (node 1)"]]
+
+    world: Any = World
+    words = rf"the trainer is made with {here} on here \(node 0\) and with {there} on there \(node 1\): make it"
+    with pytest.raises(Diverged, match=words):
+        agree_on_trainer(made_with.all_of(made()), world)
+
+
+def test_trainers_that_were_made_with_equal_arguments_agree() -> None:
+    """Whatever the order of keys; a long value is compared whole, and shown in part."""
+
+    class World:
+        def gather(self, said: Any) -> list[Any]:
+            return [said, plain.digest(made_with.all_of(made(config={3: "three", "layers": [1, 2], "lr": 0.1})))]
+
+    world: Any = World
+    agree_on_trainer(made_with.all_of(made()), world)
+    long = [made_with.kept_of(made(config={"names": ["x" * 200, last]})) for last in "abb"]
+    assert long[0] != long[1] == long[2]
+    assert all(len(text) < 150 for each in long for text in each.values())
+
+
+def test_a_state_of_a_trainer_that_was_made_with_another_config_is_refused() -> None:
+    """Where a call of it was begun, whose results would be those of another config. What a later start may change, such
+    as the number of workers and what creators are called, is not looked at."""
+    before = Record(made_with.kept_of(made()))
+    again = Record(made_with.kept_of(made(num_workers=4, model_creator=asked)), "/states")
+    other = Record(made_with.kept_of(made(config={"lr": 0.2, "layers": [1, 2], 3: "three"})), "/states")
+    other.load_state_dict(before.state_dict())
+    before.finish(1, "train", "digest", {"loss": 1.0})
+    again.load_state_dict(before.state_dict())
+    assert again.results() == [[1, "train", "digest", {"loss": 1.0}]]
+    words = r"config\['lr'\]=0.2, and the training in /states, of which 1 call is done, with config\['lr'\]=0.1: make"
+    with pytest.raises(Diverged, match=words):
+        other.load_state_dict(before.state_dict())
+    former = {name: value for name, value in before.state_dict().items() if name != "made"}
+    other.load_state_dict(former)
+    assert other.done == 1
 
 
 def test_functions_are_told_apart_by_their_code() -> None:
