@@ -15,6 +15,10 @@ _encoded, _decoded = json.JSONEncoder().encode, json.JSONDecoder().raw_decode
 """What `json.dumps` and `json.loads` come to, which first look at arguments that no message has."""
 
 
+class Closed(EOFError):
+    """The other side closed the connection."""
+
+
 def send(connection: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
     """Send one message. Raises OSError if the connection breaks."""
     connection.sendall(packed(header, body))
@@ -33,7 +37,7 @@ class Inbox:
         self._connection, self._rest = connection, b""
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        """The next message. Raises EOFError where the other side closed the connection, and OSError."""
+        """The next message. Raises Closed where the other side closed the connection, and OSError."""
         data = self._rest
         while len(data) < _LENGTHS.size:
             data += self._more()
@@ -46,7 +50,7 @@ class Inbox:
 
     def _more(self) -> bytes:
         if not (data := self._connection.recv(READ_BYTES)):
-            raise EOFError("the other side closed the connection")
+            raise Closed("the other side closed the connection")
         return data
 
     def _filled(self, data: bytes, length: int) -> bytes:
@@ -56,7 +60,7 @@ class Inbox:
         while view:
             count = self._connection.recv_into(view)
             if not count:
-                raise EOFError("the other side closed the connection")
+                raise Closed("the other side closed the connection")
             view = view[count:]
         return bytes(whole)
 

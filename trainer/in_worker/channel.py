@@ -57,7 +57,7 @@ class Channel:
         send(self._connection, {"ready": records})
 
     def next(self, number: int, waits: Callable[[], None]) -> dict[str, Any]:
-        """Wait for a call of the program. waits: called where it does not come at once. Raises EOFError where the
+        """Wait for a call of the program. waits: called where it does not come at once. Raises Closed where the
         program is gone."""
         if self._asked != number:
             send(self._connection, {"next": number})

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from ...agent.errors import UsageError
 from ...worker.errors import Misused, NotResumable, WrongState
+from ..frames import Closed
 from ..names import FORBIDDEN
 from .channel import Channel
-from .places import DiskFull
+from .places import DiskFull, Left
 
-_FINAL = (UsageError, Misused, NotResumable, WrongState, DiskFull)
+_FINAL = (UsageError, Misused, NotResumable, WrongState, DiskFull, SystemExit)
 """Another start would end in the same way."""
 
 
@@ -38,24 +39,28 @@ def ending(channel: Channel, rank: int) -> Iterator[WorkerStage]:
     stage = WorkerStage()
     try:
         yield stage
-    except EOFError:
+    except Closed:
         os._exit(1)  # the program is gone, and with it who could be told
-    except Exception as error:  # noqa: BLE001 - whatever it is, this worker ends
+    except Left:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, an exit of the user's code too, this worker ends
         first = os.environ.get("ELASTIC_AGENT_ROUND") == "1"
         final = isinstance(error, _FINAL) or (stage.building and first and not _of_peers(error))
         _end(channel, rank, error, FORBIDDEN if final else 1)
 
 
-def _of_peers(error: Exception) -> bool:
+def _of_peers(error: BaseException) -> bool:
     """Whether this says that another worker, or the network, is lost."""
     import torch.distributed as dist
 
     return isinstance(error, (dist.DistError, ConnectionError, TimeoutError)) or "gloo" in str(error).lower()
 
 
-def _end(channel: Channel, rank: int, error: Exception, code: int) -> None:
+def _end(channel: Channel, rank: int, error: BaseException, code: int) -> None:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message = f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        message = f"SystemExit: a worker called sys.exit({error.code!r}); raise an exception, or return, instead"
     with suppress(OSError):
         channel.failed(message, text, rank)
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")

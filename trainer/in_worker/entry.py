@@ -26,7 +26,13 @@ def main() -> None:
     sys.path[:] = [*sys.path, *(path for path in paths if path not in sys.path)]
     hook = pickled_values.read(folder, HOOK) if os.path.exists(os.path.join(folder, HOOK)) else None
     if hook is not None:
-        hook()
+        try:
+            hook()
+        except SystemExit as error:
+            # Else this worker would seem to have done what was asked of it.
+            raise RuntimeError(
+                f"initialization_hook called sys.exit({error.code!r}); raise an exception, or return, instead"
+            ) from error
     with rarely_collecting():
         from .session import serve
     gc.freeze()

@@ -28,6 +28,10 @@ class DiskFull(OSError):
     """A worker cannot begin, nor could one that is started in its place."""
 
 
+class Left(SystemExit):
+    """This worker ends as it was asked to, behind its last state; an exit of the user's code is another one."""
+
+
 class Places(DrivenRun):
     """One for each worker and round; has loaded the newest state when it is made. Collective. Raises DiskFull, and what
     DrivenRun raises."""
@@ -79,8 +83,11 @@ class Places(DrivenRun):
         """All workers were asked to stop, to go on later: does not return under an agent."""
         self.finish()
         if not self._requests.stop_ordered:
-            self._early.leave(self.steps)
-        raise SystemExit(0)
+            try:
+                self._early.leave(self.steps)
+            except SystemExit as end:
+                raise Left(end.code) from None
+        raise Left(0)
 
 
 def every_of(program: Any) -> Every:

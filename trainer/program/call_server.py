@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from ...agent.errors import InternalError
 from ..errors import Diverged
-from ..frames import Inbox, Place, packed, send
+from ..frames import Closed, Inbox, Place, packed, send
 from ..meters import merged
 from ..names import SOCKET
 
@@ -253,7 +253,7 @@ class CallServer:
                         self.failures.append(message["failed"])
                     elif "progress" in message and self.on_progress is not None:
                         self.on_progress(message["progress"])
-            except (OSError, EOFError):
+            except (OSError, Closed):
                 pass  # the worker has ended; the agent says how
             finally:
                 with self._changed:

@@ -1,0 +1,70 @@
+"""What a program's own code may do in its workers and beside them, and what is said where it may not."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
+from support.trainers import training
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+FULL: dict[str, Any] = {
+    **training.CREATORS,
+    "config": {BATCH_SIZE: 25},
+    "num_workers": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+class Leaving(training.Pair):
+    """Rank 1 ends in its fourth batch, by what the config says."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        if self.world_rank == 1 and batch_info["batch_idx"] == 3:
+            if self.config["ends by"] == "exit":
+                sys.exit(self.config["code"])
+            raise {"interrupt": KeyboardInterrupt, "end of file": EOFError}[self.config["ends by"]]("of the user's")
+        return super().train_batch(batch, batch_info)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (
+            {"ends by": "exit", "code": 0},
+            r"SystemExit: a worker called sys\.exit\(0\); raise an exception.* \(rank 1 on ",
+        ),
+        ({"ends by": "exit", "code": "over"}, r"SystemExit: a worker called sys\.exit\('over'\); raise an exception"),
+        ({"ends by": "interrupt"}, "KeyboardInterrupt: of the user's"),
+        ({"ends by": "end of file"}, "EOFError: of the user's"),
+    ],
+    ids=["exit 0", "exit with a text", "an interrupt", "an end of file"],
+)
+def test_an_operator_that_ends_its_process_ends_the_call_with_its_name(how: dict[str, Any], words: str) -> None:
+    """Nobody waits for it; an exit is not tried again."""
+    settings: dict[str, Any] = {"training_operator_cls": Leaving, "num_workers": 2, "use_gpu": False}
+    with TorchTrainer(**settings, config={BATCH_SIZE: 25, **how}) as trainer:
+        with pytest.raises(TrainingFailed, match=words) as caught:
+            trainer.train(max_retries=0 if "code" not in how else 3)
+        assert caught.value.rank == 1
+        assert "in train_batch" in caught.value.traceback
+
+
+def test_a_creator_or_a_hook_that_exits_is_named() -> None:
+    def leaves(*given: Any) -> Any:
+        sys.exit(0)
+
+    for changed, words in (
+        ({"model_creator": leaves}, r"SystemExit: a worker called sys\.exit\(0\)"),
+        ({"initialization_hook": leaves}, r"initialization_hook called sys\.exit\(0\)"),
+    ):
+        with pytest.raises(TrainingFailed, match=words):
+            TorchTrainer(**{**FULL, "num_workers": 1, **changed})
