@@ -219,5 +219,5 @@ def _search_path() -> str:
     """PYTHONPATH for the workers, by which they find this package where the program has found it."""
     package = sys.modules[__name__.partition(".")[0]]
     home = os.path.dirname(os.path.abspath(next(iter(package.__path__))))
-    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    given = [os.path.abspath(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     return os.pathsep.join([*given, home] if home not in given else given)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import inspect
 import itertools
-import json
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..agent.errors import UsageError
-from . import files, options, pickled_values, plain
+from . import files, options, paths, pickled_values, plain
 from .names import (
     BEFORE_PASS,
     HOOK,
@@ -21,7 +19,6 @@ from .names import (
     MODEL,
     OPERATORS,
     PARCEL,
-    PATHS,
     SCHEDULER_STEP,
     SCHEDULERS,
     SHUTDOWN,
@@ -132,12 +129,7 @@ class TorchTrainer:
         if settled.hook is not None:
             pickled_values.write(folder, HOOK, "initialization_hook", settled.hook)
         given = [program[name] for name in program if name.endswith("_creator")]
-        found = {
-            "paths": [path or os.getcwd() for path in sys.path],
-            "modules": modules_of([program["operator_cls"], *(each for each in given if each is not None)]),
-        }
-        with open(os.path.join(folder, PATHS), "w", encoding="utf-8", opener=private) as file:
-            json.dump(found, file)
+        paths.write(folder, modules_of([program["operator_cls"], *(each for each in given if each is not None)]))
         self._call_server = CallServer(folder)
         if self._bar is not None:
             self._call_server.on_progress = self._bar.show

@@ -8,22 +8,18 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import gc
-import json
 import os
-import sys
 
 from ...agent.zygote.preimport import rarely_collecting
-from .. import pickled_values
-from ..names import FOLDER, HOOK, PATHS
+from .. import paths, pickled_values
+from ..names import FOLDER, HOOK
 
 
 def main() -> None:
     """Carry out calls until the program shuts the trainer down."""
     faulthandler.enable(all_threads=True)
     folder = os.environ[FOLDER]
-    with open(os.path.join(folder, PATHS), encoding="utf-8") as file:
-        paths = json.load(file)["paths"]
-    sys.path[:] = [*sys.path, *(path for path in paths if path not in sys.path)]
+    paths.take(folder)
     hook = pickled_values.read(folder, HOOK) if os.path.exists(os.path.join(folder, HOOK)) else None
     if hook is not None:
         try:

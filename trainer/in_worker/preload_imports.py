@@ -7,22 +7,19 @@ made, and the modules that the creators are from.
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import sys
 
 import torch
 
-from ..names import FOLDER, PATHS
+from .. import paths
+from ..names import FOLDER
 from . import session  # noqa: F401 - to be there when a worker begins
 
 
 def _import_ahead(folder: str) -> None:
-    with open(os.path.join(folder, PATHS), encoding="utf-8") as file:
-        given = json.load(file)
-    sys.path[:] = [*sys.path, *(path for path in given["paths"] if path not in sys.path)]
+    modules = paths.take(folder)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    for name in given["modules"]:
+    for name in modules:
         try:
             importlib.import_module(name)
         except Exception:  # noqa: BLE001, S112 - the worker that needs it raises the same, and is asked for its traceback

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
+from support.source_tree import ROOT
 from support.trainers import training
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -68,3 +73,37 @@ def test_a_creator_or_a_hook_that_exits_is_named() -> None:
     ):
         with pytest.raises(TrainingFailed, match=words):
             TorchTrainer(**{**FULL, "num_workers": 1, **changed})
+
+
+MOVING = """
+import json, os, signal, sys
+sys.path.insert(0, "lib")
+import mine
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from support.trainers import training
+
+given = {**training.CREATORS, "model_creator": mine.make_model, "num_workers": 1, "config": {BATCH_SIZE: 25}}
+if sys.argv[1:]:
+    given["preload"] = ()
+with TorchTrainer(**given) as trainer:
+    os.chdir("/")
+    os.kill(trainer.apply_all_workers(os.getpid)[0], signal.SIGKILL)
+    print(json.dumps([trainer.train()["num_samples"], trainer.apply_all_workers(os.getcwd)]))
+"""
+
+
+@pytest.mark.parametrize("preload", [[], ["none"]], ids=["forked", "started"])
+def test_a_program_that_changes_its_directory_has_workers_restarted_where_they_were(
+    tmp_path: Path, preload: list[str]
+) -> None:
+    """They find the modules of a relative path, and stand where the trainer was made."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").write_text("from support.trainers.training import make_model as make\n\n\n"
+                                              "def make_model(config):\n    return make(config)\n")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", MOVING, *preload],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == [250, [str(tmp_path)]]
