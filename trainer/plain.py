@@ -47,6 +47,31 @@ def canonical(value: Any) -> str:
     return f"<{type(value).__qualname__}>"
 
 
+def packed(value: Any) -> Any:
+    """A plain value as JSON has it, from which `unpacked` makes the same one: numbers as keys, and tuples, stay."""
+    if isinstance(value, dict):
+        if all(isinstance(key, str) and not key.startswith("*") for key in value):
+            return {key: packed(item) for key, item in value.items()}
+        return {"*dict": [[key, packed(item)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        items = [packed(item) for item in value]
+        return items if isinstance(value, list) else {"*tuple": items}
+    return value
+
+
+def unpacked(value: Any) -> Any:
+    """What `packed` was given."""
+    if isinstance(value, list):
+        return [unpacked(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "*dict" in value:
+        return {key: unpacked(item) for key, item in value["*dict"]}
+    if "*tuple" in value:
+        return tuple(unpacked(item) for item in value["*tuple"])
+    return {key: unpacked(item) for key, item in value.items()}
+
+
 def digest(*values: Any) -> str:
     """Equal for equal plain values, on every node."""
     import hashlib

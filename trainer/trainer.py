@@ -278,8 +278,8 @@ class TorchTrainer:
 
     def shutdown(self, force: bool = False) -> None:
         """End the workers, and wait for their end; with force, at once. May be called again."""
-        if self._closed:
-            return
+        if self._closed or not self._folder.ours:
+            return  # in a child process that the program has forked: its end is not the trainer's
         self._closed = True
         job, call_server = self._job, self._call_server
         try:
@@ -333,8 +333,9 @@ class TorchTrainer:
             "num_steps": num_steps,
             "profile": bool(profile),
             "reduce_results": bool(reduce_results),
+            "info": plain.packed(told),
         }
-        args |= {"info": told, "checkpoint": checkpoint, "max_retries": retries, "autoscale": bool(autoscale)}
+        args |= {"checkpoint": checkpoint, "max_retries": retries, "autoscale": bool(autoscale)}
         try:
             return self._call(name, args).value
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import torch
@@ -132,9 +134,11 @@ def _from_creators(operator: TrainingOperator, around: Surroundings) -> None:
 
 
 def _called(creator: Any, config: dict[str, Any]) -> Any:
-    """A function of the config that gives a loss, or one of output and target that is a loss."""
-    import inspect
-
+    """A function of the config that gives a loss, or one of output and target that is a loss; or a class of losses,
+    made with the config where it needs one argument. Either may have some of its arguments already."""
+    inner = creator
+    while isinstance(inner, functools.partial):
+        inner = inner.func
     try:
         needed = [
             each
@@ -142,8 +146,18 @@ def _called(creator: Any, config: dict[str, Any]) -> Any:
             if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
         ]
     except (TypeError, ValueError):
-        return creator  # a builtin: a loss
-    return creator(config) if len(needed) == 1 else creator
+        needed = []  # a builtin: a loss
+    if len(needed) == 1:
+        return creator(config)
+    if not isinstance(inner, type):
+        return creator
+    if needed:
+        names = ", ".join(each.name for each in needed)
+        raise WrongReturn(
+            f"loss_creator is the class {inner.__qualname__}, which needs {names}: give a function of config that "
+            "makes one, or functools.partial with them"
+        )
+    return creator()
 
 
 def _is_loss_class(thing: Any) -> bool:

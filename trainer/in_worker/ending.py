@@ -49,10 +49,27 @@ def ending(channel: Channel, rank: int) -> Iterator[WorkerStage]:
         _end(channel, rank, error, FORBIDDEN if final else 1)
 
 
+@contextmanager
+def of_the_user() -> Iterator[None]:
+    """Around creators and `setup`: a connection that they find broken is one of their own, to a store of data for
+    example. That a peer is lost is said there by torch, which raises no OSError."""
+    try:
+        yield
+    except OSError as error:
+        vars(error)[_USERS] = True
+        raise
+
+
+_USERS = "elastic_agent_of_the_user"
+"""Attribute of an exception that tells nothing of a peer."""
+
+
 def _of_peers(error: BaseException) -> bool:
     """Whether this says that another worker, or the network, is lost."""
     import torch.distributed as dist
 
+    if getattr(error, _USERS, False):
+        return False
     return isinstance(error, (dist.DistError, ConnectionError, TimeoutError)) or "gloo" in str(error).lower()
 
 

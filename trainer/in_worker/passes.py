@@ -14,7 +14,7 @@ from ..errors import WrongReturn
 from ..meters import merged, together
 from ..names import SCHEDULER_STEP
 from ..operator import TrainingOperator, check_steps
-from ..plain import numbers
+from ..plain import numbers, unpacked
 from .build import sync_buffers
 from .channel import Channel
 from .places import Batches, Places
@@ -53,8 +53,8 @@ class Passes:
         operator, data = self._operator, self._of("train")
         for model in operator._wrapped:
             to_training_mode(model)
-        steps = check_steps(args["info"].get(SCHEDULER_STEP, self._around.program[SCHEDULER_STEP]))
-        info = {**args["info"], SCHEDULER_STEP: steps}
+        info = unpacked(args["info"])
+        info[SCHEDULER_STEP] = steps = check_steps(info.get(SCHEDULER_STEP, self._around.program[SCHEDULER_STEP]))
         made = self._pass(number, data, args, info)
         if steps == "epoch":
             for scheduler in operator._schedulers:
@@ -69,7 +69,7 @@ class Passes:
         for model in operator._wrapped:
             model.eval()
         with torch.no_grad():
-            made = self._pass(number, data, args, dict(args["info"]))
+            made = self._pass(number, data, args, unpacked(args["info"]))
         return self._finished(number, made, args)
 
     def go_on(self) -> None:

@@ -15,7 +15,7 @@ from .build import build
 from .call_agreement import CallAgreement, agree_on_trainer
 from .calls import Calls
 from .channel import Channel
-from .ending import ending
+from .ending import ending, of_the_user
 from .passes import Part, Passes
 from .places import Places, every_of, state_directory
 from .record import Record
@@ -38,7 +38,8 @@ def serve(folder: str) -> None:
         kept = made_with.kept_of(program)
         agree_on_trainer(made_with.all_of(program))
         torch.manual_seed(program["seed"])
-        operator = build(around)
+        with of_the_user():
+            operator = build(around)
         record = Record(kept, program["checkpoint_dir"])
         # The passes are made after the run that they capture for.
         later: list[Passes] = []

@@ -23,6 +23,7 @@ class PrivateFolder:
         where = _place()
         _sweep(where)
         self.path, self._lock = _locked_directory(where)
+        self._pid = os.getpid()
         # Where a program ends without a shutdown; what stops its workers was registered later, so it runs before.
         atexit.register(self.remove)
 
@@ -30,9 +31,14 @@ class PrivateFolder:
     def in_memory(self) -> bool:
         return os.path.dirname(self.path) == MEMORY
 
+    @property
+    def ours(self) -> bool:
+        """Whether this process has made it; false in one that was forked from that."""
+        return os.getpid() == self._pid
+
     def remove(self) -> None:
-        """May be called again."""
-        if self._lock >= 0:
+        """May be called again. In a process that was forked from its maker, nothing."""
+        if self._lock >= 0 and self.ours:
             atexit.unregister(self.remove)
             os.close(self._lock)
             self._lock = -1

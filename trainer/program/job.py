@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import socket
 import threading
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ class Job:
         if room.changes:
             call_server.on_look = self._look
             self._watch.start()
+        self._pid = os.getpid()
         atexit.register(self.stop)
 
     @property
@@ -86,7 +88,10 @@ class Job:
             self._counted = None
 
     def stop(self, force: bool = True) -> None:
-        """Stop the workers, at once with `force`, and wait for their end. May be called again."""
+        """Stop the workers, at once with `force`, and wait for their end. May be called again. In a process that was
+        forked from the program, nothing: the workers are not its own."""
+        if os.getpid() != self._pid:
+            return
         self._stopping = True
         self._room.close()
         if self._thread.is_alive():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed, TrainingOperator
 from support.source_tree import ROOT
 from support.trainers import training
 
@@ -107,3 +107,59 @@ def test_a_program_that_changes_its_directory_has_workers_restarted_where_they_w
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == [250, [str(tmp_path)]]
+
+
+class Informed(TrainingOperator):
+    """Keeps what it was given."""
+
+    def train_epoch(self, iterator: Any, info: dict[Any, Any]) -> dict[str, Any]:
+        self.given = info["given"], info[7]
+        return super().train_epoch(iterator, info)
+
+
+def test_info_comes_to_the_operator_as_it_was_given() -> None:
+    """With numbers as keys beside texts, and tuples, which JSON has not."""
+    given = {1: "one", "two": (2, [3, {4.5: None, "*dict": True}])}
+    with TorchTrainer(**{**FULL, "num_workers": 1, "training_operator_cls": Informed}) as trainer:
+        info: Any = {"given": given, 7: "seven"}
+        trainer.train(num_steps=1, info=info)
+        assert trainer.apply_all_operators(lambda operator: operator.given == (given, "seven")) == [True]  # type: ignore[attr-defined]
+
+
+def test_a_connection_that_a_creator_finds_broken_is_its_own_error(tmp_path: Path) -> None:
+    """Not the loss of a peer, for which workers would be started again."""
+    path = str(tmp_path / "starts")
+
+    def broken(config: dict[str, Any]) -> Any:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("once\n")
+        raise ConnectionRefusedError("the store of data is down")
+
+    with pytest.raises(TrainingFailed, match=r"(?s)ConnectionRefusedError: the store of data is down .*in broken"):
+        TorchTrainer(**{**FULL, "num_workers": 1, "data_creator": broken}, max_retries=3)
+    assert Path(path).read_text() == "once\n"
+
+
+def test_a_child_process_that_was_forked_ends_without_the_trainer() -> None:
+    """By an exit behind the trainer's block, too: its files and workers stay."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == [0, True, 250]
+
+
+FORKING = """
+import json, os, sys
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
+from support.trainers import training
+
+with TorchTrainer(**training.CREATORS, num_workers=1, config={BATCH_SIZE: 25}) as trainer:
+    trainer.train()
+    folder = os.path.dirname(trainer.before_pass)
+    if not (child := os.fork()):
+        sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    print(json.dumps([status, os.path.exists(folder), trainer.train()["num_samples"]]))
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from elastic_agent.trainer import TrainingOperator, WrongReturn
-from elastic_agent.trainer.in_worker.build import Registering
+from elastic_agent.trainer.in_worker.build import Registering, build
 from elastic_agent.trainer.in_worker.surroundings import Surroundings
 from elastic_agent.trainer.in_worker.wrapping import autocasts, plain_copy, to_training_mode
 
@@ -119,3 +120,62 @@ def test_a_forward_pass_of_an_objects_own_is_there_in_its_copy(around: Surroundi
     vars(model)["forward"] = lambda x: x * 2
     autocasts(autocasts(model, around), around)
     assert torch.equal(plain_copy(model)(torch.ones(2)), torch.full((2,), 2.0))
+
+
+class Scaled:
+    """A loss that is no module."""
+
+    def __init__(self, scale: float = 2.0) -> None:
+        self.scale = scale
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return self.scale * nn.functional.mse_loss(output, target)
+
+
+class Configured(Scaled):
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config["scale"])
+
+
+def scaled(scale: float, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return Scaled(scale)(output, target)
+
+
+def of_config(config: dict[str, Any], scale: float) -> Scaled:
+    return Scaled(scale)
+
+
+def program_of(loss: Any) -> dict[str, Any]:
+    """What a trainer was made with."""
+    made: dict[str, Any] = {"parallel": "none", "operator_cls": TrainingOperator, "loss_creator": loss}
+    made |= {"model_creator": lambda config: nn.Linear(4, 4), "data_creator": lambda config: set_of(2)}
+    return {**made, "optimizer_creator": None, "scheduler_creator": None}
+
+
+@pytest.mark.parametrize(
+    ("creator", "factor"),
+    [
+        (Scaled, 2.0),
+        (Configured, 3.0),
+        (functools.partial(Scaled, 4.0), 4.0),
+        (functools.partial(scaled, 5.0), 5.0),
+        (functools.partial(of_config, scale=6.0), 6.0),
+        (functools.partial(nn.MSELoss, reduction="sum"), 8.0),
+        (functools.partial(nn.functional.mse_loss, reduction="sum"), 8.0),
+    ],
+    ids=["class", "class of config", "class in part", "function in part", "of config in part", "module", "of torch"],
+)
+def test_a_loss_may_be_a_class_or_given_in_part(around: Surroundings, creator: Any, factor: float) -> None:
+    around.config["scale"] = 3.0
+    around.program = program_of(creator)
+    loss = build(around).criterion(torch.ones(2, 4), torch.zeros(2, 4))
+    assert float(loss) == factor
+
+
+def test_a_class_of_losses_that_needs_more_is_named(around: Surroundings) -> None:
+    class Needy(Scaled):
+        def __init__(self, weight: float, margin: float) -> None: ...
+
+    around.program = program_of(Needy)
+    with pytest.raises(WrongReturn, match=r"loss_creator is the class .*Needy, which needs weight, margin: give"):
+        build(around)
