@@ -112,6 +112,29 @@ def numbers(value: Any) -> Any:
     return value
 
 
+def without_numpy(value: Any) -> Any:
+    """The same, with numpy's numbers as those of Python: bytes with those in them cannot be read without running
+    code."""
+    if type(value) is dict:
+        return {without_numpy(key): without_numpy(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(without_numpy(item) for item in value)
+    if isinstance(value, tuple):
+        return tuple(without_numpy(item) for item in value)  # of names, whose class nobody reads
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    return value
+
+
+def stays(value: Any) -> bool:
+    """Whether JSON gives this back as it is: of its own types alone."""
+    if type(value) is dict:
+        return all(type(key) is str and stays(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(stays, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
 def to_bytes(value: Any) -> bytes:
     """As torch.save writes it."""
     import torch

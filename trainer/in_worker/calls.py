@@ -15,7 +15,7 @@ from ..errors import Diverged, StateLost, WrongReturn
 from ..files import put_in_place, save
 from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SAVE, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
 from ..operator import TrainingOperator
-from ..plain import from_bytes, numbers, to_bytes
+from ..plain import from_bytes, stays, to_bytes, without_numpy
 from .channel import Channel
 from .passes import Passes
 from .places import Places
@@ -177,14 +177,9 @@ class Calls:
     def _applied(self, name: str, parcel: str) -> list[Any]:
         """What a function of the program gave on each worker, by rank."""
         function = pickled_values.read(self._folder, parcel)
-        value = numbers(function() if name == WORKERS else function(self._operator))
-        try:
-            told = json.dumps({"plain": value})
-            if json.loads(told)["plain"] != value:
-                raise TypeError("it has keys or values that JSON would change")
-        except (TypeError, ValueError):
-            told = json.dumps({"bytes": base64.b64encode(_checked(value)).decode()})
-        made: list[Any] = self._run.world.gather(json.loads(told))
+        value = without_numpy(function() if name == WORKERS else function(self._operator))
+        told = {"plain": value} if stays(value) else {"bytes": base64.b64encode(_checked(value)).decode()}
+        made: list[Any] = self._run.world.gather(told)
         return made
 
 

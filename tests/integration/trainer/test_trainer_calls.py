@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -114,6 +115,21 @@ def test_functions_run_in_every_worker(trainer: TorchTrainer) -> None:
     assert len({*pids, os.getpid()}) == 3
     tensors = trainer.apply_all_operators(lambda operator: {"rank": torch.full((2,), operator.world_rank)})
     assert [each["rank"].tolist() for each in tensors] == [[0, 0], [1, 1]]
+
+
+def test_what_functions_give_comes_back_as_it_is(trainer: TorchTrainer) -> None:
+    """Tensors of one number, tuples and numbers as keys too; numpy's numbers are those of Python."""
+
+    def same(value: Any) -> Any:
+        return value
+
+    number, many = torch.tensor([1.5]), {1: (2, [3.0]), "one": torch.ones(1, 1)}
+    for given in (number, (1, "two"), many, {"nothing": None}, [[True, 0.1]], float("inf")):
+        for found in trainer.apply_all_workers(functools.partial(same, given)):
+            assert type(found) is type(given)
+            assert alike(found, given)
+    array = many["one"].numpy()  # type: ignore[attr-defined]
+    assert [type(each) for each in trainer.apply_all_workers(array.mean)] == [float, float]
 
 
 def test_what_workers_read_is_in_files_of_this_user_alone(trainer: TorchTrainer) -> None:
