@@ -30,9 +30,10 @@ from .names import (
 from .operator import TrainingOperator, check_steps
 from .program import agreed_files
 from .program.call_server import Answer, CallServer
-from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder, private
+from .program.folder import MEMORY, ROOM_BYTES, PrivateFolder
 from .program.job import Job
 from .program.modules import modules_of
+from .program.parcels import Parcels
 from .program.progress import Bar, drawable
 from .program.resources import Room
 
@@ -65,7 +66,6 @@ class TorchTrainer:
 
     _call_server: CallServer | None
     _job: Job | None
-    _parcels = 0
 
     def __init__(
         self,
@@ -112,6 +112,7 @@ class TorchTrainer:
         self._replaying = self._closed = False
         self._call_server, self._job = None, None
         self._folder = PrivateFolder()
+        self._parcels = Parcels(self._folder.path)
         try:
             self._start(settled)
         except BaseException:
@@ -232,14 +233,14 @@ class TorchTrainer:
         """Go on from a state of `state_dict`, of a trainer with any number of workers. Raises WrongReturn where it is
         of other models or optimizers."""
         self._check_open()
-        self._call(LOAD, {}, self._kept_parcel(plain.to_bytes(dict(state))))
+        self._call(LOAD, {}, self._parcels.keep(plain.to_bytes(dict(state))))
 
     def save(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Write the state to a file on this node, whole or not at all; plain torch.load reads it too. Returns the path.
         Raises OSError where that cannot be, on all nodes where it is so on one; the files from before stay then."""
         if self._nodes == 1:
             files.save(path, {"state": self.state_dict()})
-        elif not agreed_files.save(path, self._state_to_save(), self._kept_parcel, self._call):
+        elif not agreed_files.save(path, self._state_to_save(), self._parcels.keep, self._call):
             log.warning("no file is at %s: this save was done before this node took part, or began again", path)
         return path
 
@@ -250,7 +251,7 @@ class TorchTrainer:
         if self._nodes == 1:
             self.load_state_dict(files.load(path)["state"])
             return
-        agreed_files.load(path, self._kept_parcel, self._call)
+        agreed_files.load(path, self._parcels.keep, self._call)
 
     @property
     def before_pass(self) -> str:
@@ -344,19 +345,12 @@ class TorchTrainer:
 
     def _applied(self, name: str, function: Callable[..., Any]) -> list[Any]:
         self._check_open()
-        parcel = self._parcel_name()
-        pickled_values.write(self._folder.path, parcel, "the function", function)
+        parcel = self._parcels.of(function)
         title = getattr(function, "__qualname__", type(function).__name__)
         given = self._call(name, {"function": title, "code": plain.code_digest(function)}, parcel).value
         return [
             each["plain"] if "plain" in each else plain.from_bytes(base64.b64decode(each["bytes"])) for each in given
         ]
-
-    def _kept_parcel(self, data: bytes) -> str:
-        name = self._parcel_name()
-        with open(os.path.join(self._folder.path, name), "wb", opener=private) as file:
-            file.write(data)
-        return name
 
     def _state_to_save(self) -> bytes:
         """Empty where the next call is done already."""
@@ -370,6 +364,7 @@ class TorchTrainer:
         job.allow(args.get("max_retries", self._max_retries))
         answer = call_server.wait(call_server.make(name, args, plain.digest(name, args), parcel, refused))
         self._replaying = answer.recorded
+        self._parcels.answered(name, parcel)
         return answer
 
     def _read(self, name: str) -> Answer:
@@ -381,10 +376,6 @@ class TorchTrainer:
                 raise UsageError(f"{why}; begin anew in another checkpoint_dir")
             return answer
         return call_server.read(name)
-
-    def _parcel_name(self) -> str:
-        self._parcels += 1
-        return f"parcel-{self._parcels}"
 
     def _check_open(self) -> tuple[CallServer, Job]:
         if self._closed or self._call_server is None or self._job is None:

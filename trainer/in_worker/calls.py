@@ -119,10 +119,10 @@ class Calls:
         if why := next(filter(None, world.gather(f"{refused} {node}" if refused else "")), ""):
             return str(why)
         problem = ""
-        if parcel and self._around.local_rank == 0:
+        # Where this call is done again, the file may be in its place, and then the parcel is gone.
+        if parcel and self._around.local_rank == 0 and os.path.exists(os.path.join(self._folder, parcel)):
             aside, target = json.loads(Path(self._folder, parcel).read_bytes())
             try:
-                # Where this call is done again, it may be there already.
                 if os.path.exists(aside):
                     put_in_place(aside, target)
             except OSError as error:
