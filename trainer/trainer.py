@@ -285,7 +285,9 @@ class TorchTrainer:
         job, call_server = self._job, self._call_server
         try:
             if job is not None and call_server is not None:
-                if not force and job.error is None and job.running:
+                # Workers that have done more calls than this program makes will not ask for its last one.
+                behind = call_server.records > call_server.last
+                if not (force or behind) and job.error is None and job.running:
                     call_server.make(SHUTDOWN, {}, plain.digest(SHUTDOWN))
                     job.wait()
                 else:

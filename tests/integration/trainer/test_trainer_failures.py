@@ -244,6 +244,19 @@ def test_a_program_whose_config_was_changed_is_not_given_results_of_before(tmp_p
         trainer.apply_all_workers(os.getpid)
 
 
+def test_a_program_that_makes_fewer_calls_than_before_ends_well(tmp_path: Path) -> None:
+    """Its workers, who have done more, end with it; what is kept stays."""
+    given = settings(tmp_path / "seen", checkpoint_dir=tmp_path / "states", num_workers=1)
+    with TorchTrainer(**given) as trainer:
+        first = trainer.train()
+        (pid,) = trainer.apply_all_workers(os.getpid)
+    with TorchTrainer(**given) as trainer:
+        assert trainer.train() == first
+    with TorchTrainer(**given) as trainer:
+        assert trainer.train() == first
+        assert (trainer.apply_all_workers(os.getpid), trainer.replaying) == ([pid], True)
+
+
 TYPED = """
 import sys
 import torch
