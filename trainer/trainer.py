@@ -112,7 +112,6 @@ class TorchTrainer:
         self._replaying = self._closed = False
         self._call_server, self._job = None, None
         self._folder = PrivateFolder()
-        self._parcels = Parcels(self._folder.path)
         try:
             self._start(settled)
         except BaseException:
@@ -121,6 +120,7 @@ class TorchTrainer:
 
     def _start(self, settled: options.Settled) -> None:
         folder, program = self._folder.path, settled.program
+        self._parcels = Parcels(folder)
         program |= {
             "on_disk": bool(self._checkpoint_dir) or not self._folder.in_memory,
             "use_tqdm": self._bar is not None,

@@ -132,19 +132,6 @@ def test_what_functions_give_comes_back_as_it_is(trainer: TorchTrainer) -> None:
     assert [type(each) for each in trainer.apply_all_workers(array.mean)] == [float, float]
 
 
-def test_what_calls_were_given_is_removed_when_they_are_done(tmp_path: Path) -> None:
-    """But for the last two, for workers whose newest state is damaged: a state to load is as large as the model."""
-    with TorchTrainer(**FULL) as trainer:
-        for _ in range(3):
-            trainer.load_state_dict(trainer.state_dict())
-            trainer.apply_all_workers(os.getpid)
-            trainer.save(tmp_path / "saved")
-        folder = Path(trainer.before_pass).parent
-        assert len([path for path in folder.iterdir() if "parcel" in path.name]) == 2
-        os.kill(trainer.apply_all_workers(os.getpid)[0], signal.SIGKILL)
-        assert trainer.validate()["num_samples"] == 101
-
-
 def test_what_workers_read_is_in_files_of_this_user_alone(trainer: TorchTrainer) -> None:
     trainer.apply_all_workers(os.getpid)
     trainer.load_state_dict(trainer.state_dict())

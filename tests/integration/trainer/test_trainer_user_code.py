@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -163,3 +164,16 @@ with TorchTrainer(**training.CREATORS, num_workers=1, config={BATCH_SIZE: 25}) a
     _, status = os.waitpid(child, 0)
     print(json.dumps([status, os.path.exists(folder), trainer.train()["num_samples"]]))
 """
+
+
+def test_what_calls_were_given_is_removed_when_they_are_done(tmp_path: Path) -> None:
+    """But for the last two, for workers whose newest state is damaged: a state to load is as large as the model."""
+    with TorchTrainer(**FULL) as trainer:
+        for _ in range(3):
+            trainer.load_state_dict(trainer.state_dict())
+            trainer.apply_all_workers(os.getpid)
+            trainer.save(tmp_path / "saved")
+        folder = Path(trainer.before_pass).parent
+        assert len([path for path in folder.iterdir() if "parcel" in path.name]) == 2
+        os.kill(trainer.apply_all_workers(os.getpid)[0], signal.SIGKILL)
+        assert trainer.validate()["num_samples"] == 101
