@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .checkpoints.manifest import Manifest
@@ -36,3 +37,16 @@ def check_names(kept: set[str], given: set[str], where: str) -> None:
             f"{where} holds {', '.join(sorted(kept)) or 'nothing'}, and Run(...) was given "
             f"{', '.join(sorted(given)) or 'nothing'}"
         )
+
+
+def load_all(things: Mapping[str, Any], states: Mapping[str, Any], where: str) -> None:
+    """Loads each its state. Raises WrongState where one does not fit, in a line."""
+    for name, thing in things.items():
+        try:
+            thing.load_state_dict(states[name])
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise WrongState(
+                f"{where} has a state {name!r} that does not fit into the {type(thing).__name__} which Run(...) was "
+                f"given ({' '.join(str(error).split())}): give it what it was made with, all groups of parameters of "
+                "an optimizer included, or begin in another directory"
+            ) from error

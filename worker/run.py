@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from .checkpoints.folder import Retention
 from .checkpoints.manifest import Manifest
-from .checks import check_names, check_run, keepable
+from .checks import check_names, check_run, keepable, load_all
 from .data.cursors import Account, Cursor
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
@@ -28,6 +29,7 @@ from .ledger import TOGETHER, Ledger
 from .loop import account
 from .loop.between import Between
 from .loop.early import EarlyEnd, known_s
+from .loop.gradients import mark
 from .loop.log import RunLog
 from .loop.marks import SAVE, marks_of
 from .loop.progress import Progress, place_of
@@ -88,7 +90,7 @@ class Run:
         self._states, self._every, self._shards = states, every or Every(), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self.division: Division | None = None if self._sharding is None else self._sharding.division
-        self._loaders: dict[str, Loader] = {}
+        self._loaders, self.gradients = dict[str, Loader](), partial(mark, self._states)
         self._reductions, self._exchanges = Reductions(self._world), Exchanges()
         self.between: Between | None = Between(self._world, states, self.vars, self._reductions, self.log)
         self._early = EarlyEnd(stop_before, self.log)
@@ -136,14 +138,14 @@ class Run:
         self._streamed = self._streamed or made.is_stream
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
-            self.account.restore(name, self.account.kept[name])
+            self.account.restore(name, self.account.kept[name], not made.is_stream)
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are left, the interrupted one first. Saves at the end of each, and waits for
-        the last save; ends early where `stop` was called. An exception that nobody catches ends this rank at once from
-        here on, as inside of `fail_together`."""
+        the last save; ends early where `stop` was called. From here on an uncaught exception ends this rank at once."""
         end_when_uncaught(self.log, self.rank, self.world_size)
+        self.account.begin_loop(over_epochs=True)
         while self.epoch < count and not self.stopping:
             yield self.epoch
             if not self.stopping:
@@ -156,6 +158,7 @@ class Run:
         """Batches of one epoch after the other, until the run has `steps` steps. Raises Misused where an epoch passes
         without `step`. As `epochs` otherwise."""
         end_when_uncaught(self.log, self.rank, self.world_size)
+        self.account.begin_loop(over_epochs=True)
         while self.steps < steps and not self.stopping:
             before = self.steps
             self.account.next_epoch()
@@ -226,9 +229,8 @@ class Run:
         return self._reductions.mean(name)
 
     def metric(self, name: str, metric: Any) -> Any:
-        """The given `torchmetrics.Metric` or collection, which checkpoints keep from now on, by name; each rank's
-        states, merged by the metric's own reductions where the number of ranks changes. Raises Misused, NotResumable.
-        """
+        """A `torchmetrics.Metric` or collection, which checkpoints keep from now on, by name; each rank's states,
+        merged by the metric's own reductions where the number of ranks changes. Raises Misused, NotResumable."""
         return self._reductions.metric(name, metric)
 
     def time_left(self) -> float | None:
@@ -332,8 +334,7 @@ class Run:
         saves, stops, late, interval = self._world.most([int(due), int(requests.stop or stop), late, interval])
         self._exchanges.agreed(self._boundaries, interval)
         between = self.account.between_steps()  # else the end waits: batches in use would be lost to their epoch
-        stops = stops and between and not self.stopping
-        self.stopping |= bool(stops)
+        self.stopping |= bool(stops := stops and between and not self.stopping)
         if late and (saves or stops or force):
             self._skip()
         elif (saves or stops or force) and between:
@@ -360,12 +361,11 @@ class Run:
         label = next((text for text in self._world.gather(label) if text), "")
         # Of two checkpoints of one place that differ in `asked`, both are kept.
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "order": ORDER_VERSION, "asked": self._asked}
-        run |= {"world_size": self.world_size, "level": self.level, "means": self._reductions.means()}
-        run |= {"shards": None} if self._sharding is None else self._sharding.kept()
+        run |= {"world_size": self.world_size, "means": self._reductions.means(), "rehearsed": self.account.rehearsed}
+        run |= {"level": self.level, **({"shards": None} if self._sharding is None else self._sharding.kept())}
         known = self._found.run["loaders"] if self._found is not None else {}  # not all may have been made yet
         run |= {"loaders": known | {name: loader.identity() for name, loader in self._loaders.items()}}
-        ledger, head = self._ledger.to_bytes(), self._ledger.head()
-        snapshot = Snapshot(self.steps, self.account.places(), run, head, ledger, label)
+        snapshot = Snapshot(self.steps, self.account.places(), run, self._ledger.head(), self._ledger.to_bytes(), label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
         states[_VARS], states[_METRICS] = self.vars.state_dict(), self._reductions.metrics()
         states[_STREAMS] = self._streams | {name: loader.stream_state for name, loader in self._loaders.items()}
@@ -389,12 +389,12 @@ class Run:
         accept(manifest, self._shards, where, self.log)
         states = found.load(self._states)
         check_names(set(states) - {_VARS, _STREAMS, _METRICS}, set(self._states), where)
-        for name, thing in self._states.items():
-            thing.load_state_dict(states[name])
+        load_all(self._states, states, where)
         self.vars.load_state_dict(states[_VARS])
         self._streams = states[_STREAMS]
         self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))
-        self._ledger, self.account.kept = Ledger.from_bytes(found.ledger), dict(manifest.places)
+        self._ledger = Ledger.from_bytes(found.ledger)
+        self.account.go_on(manifest.places, manifest.run.get("rehearsed"))
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
         ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before), level {manifest.run['level']}"
         self.log.info("resumed at step %d, epoch %d, with %s", self.steps, self.epoch, ranks)

@@ -28,6 +28,9 @@ class Context(Protocol):
         """A batch goes to the loop: the training process's generators are keyed for what follows it. key: of its place,
         and of the rank where there is no division."""
 
+    def gradients(self) -> Any:
+        """Something that is another one once a gradient of what is trained has changed; None where nothing is known."""
+
     def asked(self) -> None:
         """The loop is done with a batch that is committed: a place where a checkpoint may be taken."""
 
@@ -40,12 +43,14 @@ def iteration(context: Context, going: Pass, batches: Iterator[Any]) -> Iterator
 
 
 def _until_left(context: Context, going: Pass, batches: Iterator[Any]) -> Iterator[Any]:
-    exhausted = False
+    exhausted, before = False, context.gradients() if going.undecided else None
     try:
         yield None
         yield from batches
         exhausted = True
     finally:
-        context.account.end(going, exhausted, over=not context.stopping)
+        # Gradients may be off in the body of the loop only.
+        evaluated = exhausted and not going.trained and before is not None and context.gradients() == before
+        context.account.end(going, exhausted, over=not context.stopping, evaluated=evaluated)
         if going.outermost and context.between is not None:
             context.between.passed()

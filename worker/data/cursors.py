@@ -11,6 +11,10 @@ the loop asks for the outer loader's next batch.
 A script that starts again runs its loops from the top. Passes that were over by then, one after the other within the
 same epoch of the run (a validation after the training, say), give nothing the second time. A pass inside of another's
 loop is not counted: that loop goes on where it was.
+
+What a script evaluates before its loop over epochs it evaluates again in each start, on what it was given the first
+time: a rehearsal, in which loaders are where they are at a first start. They are put where the checkpoint has them once
+the loop begins.
 """
 
 from __future__ import annotations
@@ -75,6 +79,10 @@ class Pass:
     """Whether the loop that it began in is over: it is an iterator that is kept, and no loop inside of that."""
     trained: bool = False
     """Whether a step was taken since it began."""
+    undecided: bool = False
+    """Whether nobody has said if it trains or evaluates."""
+    earlier: bool = False
+    """Whether it began in an epoch of the run before: an iterator that is kept."""
     skipped: bool = False
     """Whether it was over before the script started again, so that it gives nothing."""
 
@@ -96,6 +104,14 @@ class Account:
         """Since `take` was called last."""
         self.may_evaluate = False
         """Whether a batch that no step commits was handed out since `evaluating` found none in use."""
+        self._open: list[Pass] = []
+        """The loops whose body is going on, each inside of the one before."""
+        self.rehearsed: list[str] | None = None
+        """Loaders that were evaluated before the run's loop over epochs began; None: it has not, at any start."""
+        self.rehearses = False
+        """Whether that loop is still to come in a start that goes on within it."""
+        self._aside: dict[str, list[int]] = {}
+        """Where loaders go on behind a rehearsal."""
 
     def begin(self, loader: str) -> Pass:
         """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
@@ -120,6 +136,11 @@ class Account:
         """
         cursor = self.cursors[going.loader]
         done, cursor.stepped = cursor.stepped, False
+        open_ = self._open
+        if not open_:
+            open_.append(going)
+        elif len(open_) > 1 or open_[0] is not going:
+            self._reopen(going)
         if cursor.held and (cursor.evaluates or cursor.in_use):
             # An evaluation inside of a training loop is not entered again: only that loop is.
             done = done or cursor.in_use or (going.outermost and self.settled)
@@ -130,7 +151,15 @@ class Account:
             for other in self.cursors.values():
                 if other.held and not other.evaluates and not other.in_use:
                     return False
-        return done
+            if len(open_) > 1:  # a start would not come back into a body whose batch is committed
+                return all(self.cursors[around.loader].held for around in open_[:-1]) and not self._aside
+        return done and not self._aside
+
+    def _reopen(self, going: Pass) -> None:
+        """The bodies of this loop, and of those inside of it, are over; those around it go on."""
+        if going in self._open:
+            del self._open[self._open.index(going) :]
+        self._open.append(going)
 
     def hand_out(self, span: Span) -> None:
         loader = span[0]
@@ -142,24 +171,24 @@ class Account:
             if going.loader == loader:
                 going.gave = True
 
-    def end(self, going: Pass, exhausted: bool = False, over: bool = True) -> None:
+    def end(self, going: Pass, exhausted: bool = False, over: bool = True, evaluated: bool = False) -> None:
         """The pass has come to its end (exhausted), or its `for` was left. over: whether a later start must not go on
-        in it."""
+        in it. evaluated: whether it is known that nothing was trained in it."""
+        if going in self._open:
+            del self._open[self._open.index(going) :]
         if going in self._passes:
             self._passes.remove(going)
             for other in self._passes:
                 other.loose = other.loose or going.loader in other.inside
             cursor = self.cursors[going.loader]
-            # The end of a stream has no sample, so no step will commit it. And a loop that came to its end without a
-            # step was an evaluation, though gradients were off in its body only.
-            if cursor.in_use or (
-                exhausted and (not going.trained or all(span.first == span.last for span in cursor.held))
-            ):
+            cursor.evaluates = cursor.evaluates or evaluated
+            # The end of a stream has no sample, so no step will commit it.
+            if cursor.in_use or evaluated or (exhausted and all(span.first == span.last for span in cursor.held)):
                 self._commit(cursor)
             elif not exhausted:
                 # The batch that was handed out last was not trained on, as no step followed.
                 cursor.held.clear()
-            if going.outermost and over:
+            if going.outermost and over and not going.earlier:
                 self.over[going.loader] = self.over.get(going.loader, 0) + 1
 
     def close(self) -> None:
@@ -171,37 +200,77 @@ class Account:
         """An epoch of the run is over, or its passes need not be told apart."""
         self.over.clear()
         self._skips.clear()
+        for going in self._passes:
+            going.earlier = True
         self.kept = {name: [epoch, position, 0] for name, (epoch, position, _) in self.kept.items()}
 
     def places(self) -> dict[str, list[int]]:
         """What a checkpoint keeps of each loader: epoch, position, and the passes that are over. Of one that has not
         been made yet, what the last checkpoint kept."""
-        at_end = {going.loader for going in self._passes if going.outermost and self.cursors[going.loader].at_end}
+        self.begin_loop()
+        now = (going.loader for going in self._passes if going.outermost and not going.earlier)
+        at_end = {loader for loader in now if self.cursors[loader].at_end}
         return self.kept | {
             name: [cursor.epoch, cursor.position, self.over.get(name, 0) + (name in at_end)]
             for name, cursor in self.cursors.items()
         }
 
-    def restore(self, loader: str, place: list[int]) -> None:
-        """Puts a loader where a checkpoint has it."""
+    def restore(self, loader: str, place: list[int], may_rehearse: bool = False) -> None:
+        """Puts a loader where a checkpoint has it; after the rehearsal, if there is one and it may take part."""
+        if self.rehearses and may_rehearse:
+            self._aside[loader] = place
+            return
         cursor = self.cursors[loader]
         cursor.epoch, cursor.position, self._skips[loader] = place
 
+    def begin_loop(self, over_epochs: bool = False) -> None:
+        """What trains begins now, and what was evaluated until now does not count. over_epochs: it is the loop over the
+        run's epochs."""
+        if over_epochs and self.rehearsed is None:
+            self.rehearsed = [name for name in self.over if self.cursors[name].evaluates]
+            self.over = {name: count for name, count in self.over.items() if name not in self.rehearsed}
+        if self._aside:
+            self._passes = [going for going in self._passes if going.loader not in self._aside]
+            self._open.clear()
+            self.over.clear()
+            self.committed.clear()
+            for loader, place in self._aside.items():
+                self.cursors[loader].held.clear()
+                self.cursors[loader].at_end = False
+                self.restore(loader, place)
+            self._aside.clear()
+        self.rehearses = False
+
+    def go_on(self, places: dict[str, list[int]], rehearsed: list[str] | None) -> None:
+        """A start goes on from a checkpoint with these."""
+        self.kept, self.rehearsed, self.rehearses = dict(places), rehearsed, rehearsed is not None
+
+    def place(self, loader: str) -> tuple[int, int]:
+        """Epoch and position of the next batch of the run, whatever a rehearsal is doing."""
+        if loader in self._aside:
+            epoch, position, _ = self._aside[loader]
+            return epoch, position
+        return self.cursors[loader].ahead()
+
     def step(self) -> bool:
         """A training step is done: what it commits is in `committed`. Returns whether a loop over a loader is going on,
-        which will ask for its next batch."""
+        which will ask for its next batch, or was over before this step: a start that finds it over would step again."""
+        if self.rehearses:
+            self.begin_loop()
         going_on_in, looping = _NONE, False
         for going in self._passes:
             looping = looping or going.gave
             going.trained = True
             if going.inside and not going.loose and not self._over(going):
                 going_on_in |= going.inside
+        going_on = looping
         for name, cursor in self.cursors.items():
             if not (held := cursor.held):
                 continue
             if name in going_on_in:
                 cursor.in_use = True
                 continue
+            looping = looping or not going_on
             # As `_commit`, but for the call.
             _, cursor.epoch, _, cursor.position, cursor.at_end = held[-1]
             if cursor.at_end:

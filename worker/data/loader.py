@@ -135,6 +135,7 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """The committed place, as torchdata's StatefulDataLoader says its own: for code that asks loaders for it. The
         checkpoints of a run have it without being asked."""
+        self._context.account.begin_loop()
         cursor = self._context.account.cursors[self.name]
         return {
             "epoch": cursor.epoch,
@@ -151,6 +152,7 @@ class Loader:
                 "one's from now on"
             )
         self.adopt(state["loader"], state["stream"])
+        self._context.account.begin_loop()
         cursor = self._context.account.cursors[self.name]
         cursor.held.clear()
         cursor.epoch, cursor.position = int(state["epoch"]), int(state["position"])
@@ -182,12 +184,13 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch of the next batch, from 0."""
-        return self._context.account.cursors[self.name].ahead()[0]
+        return self._context.account.place(self.name)[0]
 
     @property
     def position(self) -> int:
         """Samples (batches, with a batch sampler of one's own) of the epoch that are committed."""
-        return self._context.account.cursors[self.name].position
+        account = self._context.account
+        return account.place(self.name)[1] if account.rehearses else account.cursors[self.name].position
 
     @property
     def total(self) -> int | None:
@@ -206,7 +209,10 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         account, between = self._context.account, self._context.between
+        if account.rehearses and self.name not in (account.rehearsed or ()):
+            account.begin_loop()
         going = account.begin(self.name)
+        going.undecided = self._train is None
         if going.follows and between is not None and between.changes():
             account.settled = False
         if going.skipped:

@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from ..errors import Misused
 from ..schedule import Every
 from .script_loops import Placed, Prepared, Unwrapped, call_after
 
@@ -50,6 +51,11 @@ def exact(
         prepared.ready()
         return found[0] if len(found) == 1 else tuple(found)
 
+    def register(*things: Any) -> None:
+        for thing in things:
+            prepared.add("registered", thing)
+        registered(*things)
+
     def weighted(loss: Any, **options: Any) -> None:
         backward(loss if prepared.weight == 1.0 else loss * prepared.weight, **options)
 
@@ -57,6 +63,8 @@ def exact(
         prepared.close()
         end_training()
 
+    registered, accelerator.register_for_checkpointing = accelerator.register_for_checkpointing, register
+    accelerator.skip_first_batches = functools.partial(_skip_first_batches, accelerator.skip_first_batches)
     accelerator.prepare, accelerator.backward, accelerator.end_training = prepare, weighted, end
     return accelerator
 
@@ -82,6 +90,14 @@ def _keep(accelerator: Any, given: Any, thing: Any) -> None:
         _step_as_at_first(accelerator, thing)
 
 
+def _skip_first_batches(theirs: Callable[..., Any], dataloader: Any, num_batches: int = 0) -> Any:
+    if isinstance(dataloader, Placed):
+        raise Misused(
+            "skip_first_batches: a loader of exact(...) begins after its last batch by itself; loop over it as it is"
+        )
+    return theirs(dataloader, num_batches)
+
+
 def _step_as_at_first(accelerator: Any, schedule: Any) -> None:
     """accelerate steps a schedule once for each rank (1.15.0, `AcceleratedScheduler.step`), as a batch over all ranks
     is so many batches of the script's. Batches stay those of the first start when the number of ranks changes."""
@@ -93,7 +109,7 @@ def _step_as_at_first(accelerator: Any, schedule: Any) -> None:
     def stepping(*args: Any, **options: Any) -> None:
         for _ in range(accelerator.exact.run.first_ranks if accelerator.sync_gradients else 1):
             # OneCycleLR fails behind its last step, which the last batch of an epoch would make it go to.
-            if inner._step_count <= getattr(inner, "total_steps", inner._step_count):
+            if not hasattr(inner, "total_steps") or inner._step_count <= inner.total_steps:
                 step(*args, **options)
 
     schedule.step = stepping

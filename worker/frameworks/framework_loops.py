@@ -64,7 +64,7 @@ class DrivenAccount(Account):
             self._commit_first(cursor)
             self._end_marks(cursor)
 
-    def end(self, going: Pass, exhausted: bool = False, over: bool = True) -> None:
+    def end(self, going: Pass, exhausted: bool = False, over: bool = True, evaluated: bool = False) -> None:
         if self._current.get(going.loader) is going:
             del self._current[going.loader]
             if exhausted:
@@ -83,7 +83,7 @@ class DrivenAccount(Account):
     def places(self) -> dict[str, list[int]]:
         return {name: [cursor.epoch, cursor.position, self.over.get(name, 0)] for name, cursor in self.cursors.items()}
 
-    def restore(self, loader: str, place: list[int]) -> None:
+    def restore(self, loader: str, place: list[int], may_rehearse: bool = False) -> None:
         cursor = self.cursors[loader]
         cursor.epoch, cursor.position, over = place
         if over:

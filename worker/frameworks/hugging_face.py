@@ -64,6 +64,8 @@ class Exact:
         if chosen is not None:
             check_batches(chosen, self._batches(), self.args.world_size)
             self._place = _place_in(chosen)
+            # By default callbacks that count, such as for an early end, would begin anew.
+            self.args.restore_callback_states_from_checkpoint = True
         return super().train(resume_from_checkpoint=str(chosen) if chosen else None, **options)  # type: ignore[misc]
 
     def _chosen(self, asked: Any) -> Path | None:

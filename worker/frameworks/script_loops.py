@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader
 from ..checks import keepable
 from ..data.loader import Loader
 from ..errors import Misused
+from ..loop.gradients import mark
 from ..run import Run
 from ..schedule import Every
 from . import switch
@@ -92,6 +94,7 @@ class PreparedRun(Run):
             for group, values in self._loaded:  # a schedule that is made puts the first rate into its optimizer
                 group.update(values)
         self._later[name] = thing
+        self.gradients = functools.partial(mark, {**self._states, **self._later})
         if self.between is not None:
             self.between.add(name, thing)
 

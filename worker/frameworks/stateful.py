@@ -64,6 +64,9 @@ class NoRun:
     def handed_out(self, key: int) -> None:
         key_everything(key)
 
+    def gradients(self) -> None:
+        return
+
     def asked(self) -> None:
         self.committed()
 

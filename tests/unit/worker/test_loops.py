@@ -333,7 +333,7 @@ def test_an_evaluation_that_turns_gradients_off_in_its_body_is_one(tmp_path: Pat
     seen: list[list[int]] = []
 
     def life(epochs: int) -> Run:
-        run = run_in(tmp_path)
+        run = run_in(tmp_path, model=torch.nn.Linear(1, 1))
         train = run.loader(DataLoader(numbers(6), batch_size=2), name="train")
         held_out = run.loader(DataLoader(numbers(8), batch_size=2, shuffle=True), name="validation")
         for _ in run.epochs(epochs):
