@@ -79,6 +79,14 @@ class Pass:
     """Whether the loop that it began in is over: it is an iterator that is kept, and no loop inside of that."""
     trained: bool = False
     """Whether a step was taken since it began."""
+    number: int = 0
+    """The first one to begin has 1."""
+    asked_at: int = 0
+    """How many passes had begun when it was asked last."""
+    inner: int = 0
+    """How often others were asked since it was asked last."""
+    most_inner: int = 0
+    """The most of that, between two batches."""
     undecided: bool = False
     """Whether nobody has said if it trains or evaluates."""
     earlier: bool = False
@@ -104,6 +112,8 @@ class Account:
         """Since `take` was called last."""
         self.may_evaluate = False
         """Whether a batch that no step commits was handed out since `evaluating` found none in use."""
+        self._begun = 0
+        """How many passes have begun."""
         self._open: list[Pass] = []
         """The loops whose body is going on, each inside of the one before."""
         self.rehearsed: list[str] | None = None
@@ -120,6 +130,7 @@ class Account:
             self.end(stale)
         inside = frozenset(name for name, other in self.cursors.items() if name != loader and other.held)
         begun = Pass(loader, inside, outermost=not any(going.gave and not going.loose for going in self._passes))
+        self._begun = begun.number = self._begun + 1
         begun.follows = begun.outermost and bool(self.over)
         if begun.outermost and not begun.follows:
             self.settled = True
@@ -136,10 +147,8 @@ class Account:
         """
         cursor = self.cursors[going.loader]
         done, cursor.stepped = cursor.stepped, False
-        open_ = self._open
-        if not open_:
-            open_.append(going)
-        elif len(open_) > 1 or open_[0] is not going:
+        going.asked_at = self._begun
+        if self._open != [going]:
             self._reopen(going)
         if cursor.held and (cursor.evaluates or cursor.in_use):
             # An evaluation inside of a training loop is not entered again: only that loop is.
@@ -151,15 +160,27 @@ class Account:
             for other in self.cursors.values():
                 if other.held and not other.evaluates and not other.in_use:
                     return False
-            if len(open_) > 1:  # a start would not come back into a body whose batch is committed
-                return all(self.cursors[around.loader].held for around in open_[:-1]) and not self._aside
-        return done and not self._aside
+        return done and not self._aside and (len(self._open) == 1 or self._between_iterations(going))
 
     def _reopen(self, going: Pass) -> None:
         """The bodies of this loop, and of those inside of it, are over; those around it go on."""
         if going in self._open:
             del self._open[self._open.index(going) :]
+        for around in self._open:
+            around.inner += 1
+        going.most_inner, going.inner = max(going.most_inner, going.inner), 0
         self._open.append(going)
+
+    def _between_iterations(self, going: Pass) -> bool:
+        """Whether this is no iterator that another loop's body takes a batch from, behind a step that has committed the
+        loop's own: a start would go on with the loop's next iteration. One that is asked more often than ever before
+        while the loop asks for nothing has outlived the loop."""
+        return not any(
+            around.asked_at >= going.number
+            and not self.cursors[around.loader].held
+            and around.inner <= max(1, around.most_inner)
+            for around in self._open[:-1]
+        )
 
     def hand_out(self, span: Span) -> None:
         loader = span[0]

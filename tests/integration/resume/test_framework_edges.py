@@ -48,6 +48,17 @@ def test_accelerate_keeps_a_schedule_that_is_prepared_last_and_evaluations_in_th
     assert found == whole.reported()
 
 
+def test_accelerate_keeps_two_models_with_a_loader_each_and_what_is_registered(python: str, tmp_path: Path) -> None:
+    """No checkpoint is taken between the steps of the two."""
+    whole = job(tmp_path, "whole", "accelerate_two").life()
+    killed = job(tmp_path, "killed", "accelerate_two").life(KILL="0:5").life(KILL="1:3").life(KILL="2:11").life()
+    play(python, SCRIPT, [whole, killed], ACCELERATE)
+    assert differences(whole, killed) == []
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
+    assert killed.reported()["rate", 0] == whole.reported()["rate", 0]
+    assert "begins after its last batch by itself" in killed.reported()["refused", 0][0]
+
+
 def test_accelerates_schedule_and_metrics_are_those_of_the_first_number_of_ranks(python: str, tmp_path: Path) -> None:
     """Two ranks, then one: a schedule goes on at its pace. Each of 13 evaluated samples is gathered once."""
     whole = job(tmp_path, "whole", "accelerate_late", FIRST_RANKS="2").life(2)

@@ -121,6 +121,42 @@ def accelerate_late() -> None:
     end(accelerator.unwrap_model(net))
 
 
+def accelerate_two() -> None:
+    """Two models with an optimizer and a loader each, a schedule that looks at a value, an average of a model."""
+    from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.errors import Misused
+    from elastic_agent.worker.frameworks.accelerate import exact
+
+    accelerator = exact(Accelerator(cpu=True), CHECKPOINTS)
+    (net, optimizer), (second, its) = parts(), parts()
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
+    average = torch.optim.swa_utils.AveragedModel(net)
+    net, optimizer, loader, plateau = accelerator.prepare(net, optimizer, loader_of(64), plateau)
+    second, its, other = accelerator.prepare(second, its, loader_of(64))
+    accelerator.register_for_checkpointing(average)
+    try:
+        accelerator.skip_first_batches(loader, 2)
+    except Misused as refused:
+        tell("refused", 0, str(refused), [], [])
+    for epoch in accelerator.exact.epochs(EPOCHS):
+        seconds = iter(other)
+        for number, batch in enumerate(loader, loader.exact.position // loader.exact.global_batch):
+            optimizer.zero_grad()
+            accelerator.backward(loss_of(net, batch))
+            optimizer.step()
+            beside = next(seconds)
+            used(epoch, number, torch.cat([batch, beside + 100]))
+            its.zero_grad()
+            accelerator.backward(loss_of(second, beside))
+            its.step()
+            average.update_parameters(net)
+            may_die(epoch, number)
+        plateau.step(1.0)
+    tell("rate", 0, optimizer.param_groups[0]["lr"], [], [])
+    end(torch.nn.ModuleList([accelerator.unwrap_model(net), accelerator.unwrap_model(second), average]))
+
+
 def hugging_face(data: Any, **options: Any) -> Any:
     """A Trainer that says which samples each of its steps was given."""
     from transformers import Trainer, TrainerCallback, TrainingArguments  # type: ignore[import-not-found, unused-ignore]
