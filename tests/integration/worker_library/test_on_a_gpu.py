@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,4 +78,5 @@ def test_at_bits_another_device_is_refused_by_name(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert f"made with device {torch.cuda.get_device_name()}, and here device is cpu" in refused.stderr
+    # The name would have to be asked of CUDA, which this process would then have in use.
+    assert re.search(r"made with device (?!cpu).+, and here device is cpu", refused.stderr), refused.stderr

@@ -1,0 +1,124 @@
+"""Between which iterations a checkpoint is taken, which loops evaluate, and what comes before the loop over epochs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from elastic_agent.worker import Every, Run
+from elastic_agent.worker.data.cursors import Account, Cursor, Pass, Span
+
+
+def account(*loaders: str) -> Account:
+    made = Account()
+    made.cursors = {name: Cursor() for name in loaders}
+    return made
+
+
+def give(made: Account, going: Pass, first: int, last: int, ends: bool = False) -> None:
+    """The loop asks for a batch and gets it."""
+    made.ask(going)
+    made.hand_out(Span(going.loader, made.cursors[going.loader].ahead()[0], first, last, ends))
+
+
+def test_no_state_is_taken_between_two_steps_of_an_iteration() -> None:
+    """Two optimizers, the second one's batches from an iterator that is kept: `for b in loader: ...; next(other)`."""
+    made = account("loader", "other")
+    other = made.begin("other")
+    loop = made.begin("loader")
+    for number in range(3):
+        may_save = made.ask(loop)
+        made.hand_out(Span("loader", 0, number, number + 1, False))
+        made.step()
+        assert may_save == (number > 0)
+        assert not made.ask(other)
+        made.hand_out(Span("other", 0, number, number + 1, False))
+        made.step()
+
+
+def test_an_iterator_that_nobody_asks_any_more_holds_up_no_checkpoint() -> None:
+    made = account("loader", "other")
+    kept, other = made.begin("loader"), made.begin("other")
+    give(made, other, 0, 1)
+    give(made, kept, 0, 1)
+    made.step()
+    may_save = []
+    for number in range(1, 5):
+        may_save.append(made.ask(other))
+        made.hand_out(Span("other", 0, number, number + 1, False))
+        made.step()
+    assert may_save[-2:] == [True, True]
+
+
+def test_a_step_behind_a_loop_that_is_over_is_no_place_for_a_checkpoint() -> None:
+    """A start would find the loop over, and step once more. Where nothing was handed out, it is one."""
+    made = account("loader")
+    assert not made.step()
+    going = made.begin("loader")
+    give(made, going, 0, 4, ends=True)
+    made.ask(going)
+    made.end(going, exhausted=True)
+    assert made.step()
+    assert made.take() == [Span("loader", 0, 0, 4, True)]
+    assert not made.step()
+
+
+def net_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(1, 1)
+    return net, torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def test_batches_that_an_epoch_has_accumulated_wait_for_their_step(tmp_path: Path) -> None:
+    """A step each 8 of 5 batches an epoch: no checkpoint says that an epoch without a step was trained on."""
+    net, optimizer = net_and_optimizer()
+    run = Run(tmp_path / "c", every=Every(seconds=0.0), model=net, optimizer=optimizer)
+    loader = run.loader(DataLoader(TensorDataset(torch.arange(20.0)), batch_size=4))
+    count = 0
+    for epoch in run.epochs(3):
+        for (batch,) in loader:
+            net(batch.unsqueeze(1)).mean().backward()
+            count += 1
+            if count % 8 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                run.step()
+        cursor = run.account.cursors["loader0"]
+        assert (cursor.epoch, cursor.position) == ((1, 12) if epoch else (0, 0))
+
+
+def test_what_is_evaluated_before_the_loop_is_evaluated_again_and_moves_nothing(tmp_path: Path) -> None:
+    """A sanity check before training, gradients off around the loop or in its body."""
+
+    def life(path: Path, around: bool, stop_at: int) -> tuple[list[list[int]], str]:
+        net, optimizer = net_and_optimizer()
+        run = Run(path, every=Every(seconds=None), model=net, optimizer=optimizer)
+        train = run.loader(DataLoader(TensorDataset(torch.arange(8)), batch_size=2, shuffle=True))
+        check = run.loader(DataLoader(TensorDataset(torch.arange(6)), batch_size=2, shuffle=True))
+        seen: list[list[int]] = []
+
+        def evaluate() -> None:
+            with torch.set_grad_enabled(not around):
+                seen.append([])
+                for (batch,) in check:
+                    with torch.no_grad():
+                        seen[-1] += batch.tolist()
+
+        evaluate()
+        for _ in run.epochs(3):
+            for _batch in train:
+                run.step()
+                if run.steps == stop_at:
+                    run.stop()
+            if not run.stopping:
+                evaluate()
+        return seen, run.digest()
+
+    for around in (False, True):
+        whole, digest = life(tmp_path / f"whole{around}", around, 0)
+        parts = [life(tmp_path / f"parts{around}", around, stop_at) for stop_at in (2, 6, 0)]
+        assert {str(seen[0]) for seen, _ in parts} == {str(whole[0])}
+        assert [each for seen, _ in parts for each in seen[1:]] == whole[1:]
+        assert parts[-1][1] == digest
