@@ -47,6 +47,11 @@ class Exact:
             self.accelerator.prepare = theirs
         if self.args.gradient_accumulation_steps > 1 and self.args.world_size > 1:
             raise NotResumable("gradient_accumulation_steps with several ranks is not exact over resizes: use 1")
+        version = sys.modules["transformers"].__version__
+        if self.args.world_size > 1 and int(version.split(".")[0]) < 5:
+            raise NotResumable(
+                f"transformers {version} with several ranks is not exact over resizes: use transformers 5"
+            )
         _skip_by_place()
         self._epochs = _Epochs(loader, self.args, self._place)
         return self._epochs
@@ -135,12 +140,16 @@ class Exact:
         (folder / BATCHES).write_text(json.dumps(self._batches()))
         torch.save(self._epochs.place(), folder / PLACE)
         write_manifest(folder)
-        sys.modules["transformers.trainer"].rotate_checkpoints(
-            output_dir=output,
-            save_total_limit=limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-            use_mtime=True,
-        )
+        self._rotate(output, limit)
+
+    def _rotate(self, output: str, limit: int | None) -> None:
+        """As the Trainer's own: older checkpoints go, but for the best one."""
+        rotate = getattr(sys.modules["transformers.trainer"], "rotate_checkpoints", None)
+        if rotate is None:  # before transformers 5
+            self._rotate_checkpoints(use_mtime=True, output_dir=output)  # type: ignore[attr-defined]
+            return
+        best = self.state.best_model_checkpoint
+        rotate(output_dir=output, save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
 
     def _batches(self) -> dict[str, int]:
         """Samples of a batch over all ranks, and batches of a step."""
@@ -155,6 +164,8 @@ class _Epochs:
         """place: of a checkpoint. The Trainer's own count of epochs begins anew with a stream, whose length it does not
         know, so it says only by how many epochs to go on."""
         self._args, self._skipped, self._place, self._earlier = args, 0, place, 0
+        self._placed = place is not None
+        self._epoch: int | None = None
         seed = args.data_seed if args.data_seed is not None else args.seed
         self._loader = StatefulLoader(loader, NoRun(seed), "train")
         self.dataset, self.batch_sampler = loader.dataset, None
@@ -172,9 +183,15 @@ class _Epochs:
         return {**self._loader.state_dict(), AT_END: False}
 
     def skip(self, batches: int) -> None:
+        """Of the epoch that is resumed: before `set_epoch`, and behind it before transformers 5."""
+        if self._placed:
+            return
         self._skipped = batches
+        if self._epoch is not None:
+            self.set_epoch(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
         if self._place is not None:
             self._loader.load_state_dict(self._place)
             self._earlier, self._place = self._loader.cursor.epoch - epoch, None
