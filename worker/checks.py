@@ -45,6 +45,8 @@ def load_all(things: Mapping[str, Any], states: Mapping[str, Any], where: str) -
         try:
             thing.load_state_dict(states[name])
         except (ValueError, KeyError, RuntimeError) as error:
+            if type(error) not in (ValueError, KeyError, RuntimeError):
+                raise  # a more exact one says what it has to say itself
             raise WrongState(
                 f"{where} has a state {name!r} that does not fit into the {type(thing).__name__} which Run(...) was "
                 f"given ({' '.join(str(error).split())}): give it what it was made with, all groups of parameters of "

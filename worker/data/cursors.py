@@ -315,6 +315,8 @@ class Account:
 
     def take(self) -> list[Span]:
         """What has been committed since this was asked last."""
+        if self._aside:
+            self.begin_loop()
         taken, self.committed = self.committed, []
         return taken
 

@@ -46,6 +46,7 @@ class Placed:
         return len(self.exact)
 
     def __iter__(self) -> Iterator[Any]:
+        self._prepared.check()
         # The order in which loops begin counts, so it begins now and not at its first batch.
         return self._given(self.exact, iter(self.exact))
 
@@ -128,6 +129,14 @@ class Prepared:
         if self._run is not None:
             self._run.add(name, thing)
 
+    def check(self) -> None:
+        """Before a loop. Raises Misused where nothing would be kept."""
+        if not self._states:
+            raise Misused(
+                "exact(...) knows no model and no optimizer, so it has nothing to keep: prepare them with this object "
+                "before the first loop, or give them by name, as exact(..., 'checkpoints', model=net)"
+            )
+
     def place(self, loader: DataLoader[Any], to_device: Callable[[Any], Any]) -> Placed:
         """The loader that the script gets in place of its own."""
         self._waiting.append(loader)
@@ -139,13 +148,8 @@ class Prepared:
             self.start()
 
     def start(self) -> PreparedRun:
-        """Makes the run, and loaders that are not made. Collective. Raises Misused where there is nothing to keep."""
+        """Makes the run, and the loaders that are not made. Collective."""
         if self._run is None:
-            if not self._states:
-                raise Misused(
-                    "exact(...) knows no model and no optimizer, so it has nothing to keep: prepare them with this "
-                    "object before the first loop, or give them by name, as exact(..., 'checkpoints', model=net)"
-                )
             self._run = PreparedRun(self._directory, seed=self._seed, every=self._every, **self._states)
         # In the order in which they were prepared: their names are numbers.
         self._made += [self._run.loader(loader) for loader in self._waiting[len(self._made) :]]

@@ -33,6 +33,8 @@ def test_fabric_keeps_what_is_set_up_in_parts_and_a_schedule(python: str, tmp_pa
     play(python, SCRIPT, [whole, killed], FABRIC)
     assert differences(whole, killed) == []
     assert killed.reported()["end", 3] == whole.reported()["end", 3]
+    if mode == "fabric_apart":  # which loops before anything is set up
+        assert "knows no model and no optimizer" in killed.reported()["refused", 0][0]
 
 
 def test_accelerate_keeps_a_schedule_that_is_prepared_last_and_evaluations_in_their_order(

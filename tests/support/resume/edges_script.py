@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from elastic_agent.worker.errors import Misused
 from support.resume.tools_script import (
     CHECKPOINTS,
     EPOCHS,
@@ -56,11 +57,17 @@ def fabric_of() -> Any:
 
 
 def fabric_apart() -> None:
-    """Model and optimizer set up one after the other, and a schedule behind the loader."""
+    """A loader whose length is asked for, and then the model and the optimizer, one after the other."""
     fabric, (net, optimizer) = fabric_of(), parts()
+    loader = fabric.setup_dataloaders(loader_of(64))
+    assert len(loader) == 16
+    try:
+        next(iter(loader))
+    except Misused as refused:
+        tell("refused", 0, str(refused), [], [])
     net = fabric.setup_module(net)
     optimizer = fabric.setup_optimizers(optimizer)
-    _fabric_loop(fabric, net, optimizer, None)
+    _fabric_loop(fabric, loader, net, optimizer, None)
 
 
 def fabric_schedule() -> None:
@@ -68,11 +75,10 @@ def fabric_schedule() -> None:
     fabric, (net, optimizer) = fabric_of(), parts()
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
     net, optimizer, schedule = fabric.setup(net, optimizer, scheduler=schedule)
-    _fabric_loop(fabric, net, optimizer, schedule)
+    _fabric_loop(fabric, fabric.setup_dataloaders(loader_of(64)), net, optimizer, schedule)
 
 
-def _fabric_loop(fabric: Any, net: Any, optimizer: Any, schedule: Any) -> None:
-    loader = fabric.setup_dataloaders(loader_of(64))
+def _fabric_loop(fabric: Any, loader: Any, net: Any, optimizer: Any, schedule: Any) -> None:
     for epoch in fabric.exact.epochs(EPOCHS):
         for number, batch in enumerate(loader, loader.exact.position // loader.exact.global_batch):
             used(epoch, number, batch)
@@ -125,7 +131,6 @@ def accelerate_two() -> None:
     """Two models with an optimizer and a loader each, a schedule that looks at a value, an average of a model."""
     from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
 
-    from elastic_agent.worker.errors import Misused
     from elastic_agent.worker.frameworks.accelerate import exact
 
     accelerator = exact(Accelerator(cpu=True), CHECKPOINTS)

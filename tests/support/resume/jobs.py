@@ -58,7 +58,7 @@ def play(python: str, script: Path, jobs: list[Job], imports: list[str]) -> None
     done = subprocess.run(
         [python, str(LIVES), str(script)],
         input=json.dumps(lives),
-        env={**os.environ, **QUIET},
+        env={**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *_given("PYTHONPATH")])},
         capture_output=True,
         text=True,
         timeout=RUN_S,
@@ -72,6 +72,10 @@ def play(python: str, script: Path, jobs: list[Job], imports: list[str]) -> None
     ]
     assert len(ends) == len(lives), done.stdout + done.stderr[-8000:]
     assert not wrong, f"{wrong}\n{done.stderr[-8000:]}"
+
+
+def _given(name: str) -> list[str]:
+    return [value] if (value := os.environ.get(name)) else []
 
 
 def differences(whole: Job, job: Job) -> list[str]:
