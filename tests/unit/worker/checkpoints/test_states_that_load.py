@@ -16,7 +16,7 @@ from elastic_agent.worker.checkpoints import copies, files
 from elastic_agent.worker.checkpoints.folder import Folder, next_name
 from elastic_agent.worker.checkpoints.manifest import Manifest
 from elastic_agent.worker.checkpoints.pieces import identity
-from elastic_agent.worker.errors import Misused, NotResumable
+from elastic_agent.worker.errors import Misused, NotResumable, WrongState
 
 
 class Holder:
@@ -175,3 +175,18 @@ def test_a_moved_checkpoint_behind_a_link_is_let_go(tmp_path: Path) -> None:
     left = sorted(path.name for path in (tmp_path / "kept").iterdir())
     assert left == ["round.json", "step-000002"]
     assert (tmp_path / "moved" / "state.pt").exists()
+
+
+def test_a_state_that_does_not_fit_is_named_with_what_to_give(tmp_path: Path) -> None:
+    """An optimizer that got another group of parameters in mid-training, which a start does not make."""
+
+    def run(groups: int) -> Run:
+        nets = [torch.nn.Linear(1, 1) for _ in range(groups)]
+        optimizer = torch.optim.SGD([{"params": list(net.parameters())} for net in nets], lr=0.1)
+        return Run(tmp_path / "checkpoints", optimizer=optimizer)
+
+    first = run(2)
+    first.step()
+    first.close()
+    with pytest.raises(WrongState, match=r"state 'optimizer' that does not fit into the SGD .*all groups"):
+        run(1)
