@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .names import PATHS
+from .pickled_values import private
 
 
 def write(folder: str, modules: Sequence[str]) -> None:
@@ -16,7 +17,7 @@ def write(folder: str, modules: Sequence[str]) -> None:
     its directory before a worker is started again."""
     paths = [os.path.abspath(path) if os.path.exists(path or ".") else path for path in sys.path]
     found = {"cwd": os.getcwd(), "paths": paths, "modules": list(modules)}
-    with open(os.path.join(folder, PATHS), "w", encoding="utf-8", opener=_private) as file:
+    with open(os.path.join(folder, PATHS), "w", encoding="utf-8", opener=private) as file:
         json.dump(found, file)
 
 
@@ -29,7 +30,3 @@ def take(folder: str) -> list[str]:
     sys.path[:] = [*sys.path, *(path for path in found["paths"] if path not in sys.path)]
     modules: list[str] = found["modules"]
     return modules
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -14,6 +14,11 @@ from typing import Any
 from ..agent.errors import UsageError
 
 
+def private(path: str, flags: int) -> int:
+    """An `opener` of files for this user only."""
+    return os.open(path, flags, 0o600)
+
+
 def write(folder: str, name: str, what: str, thing: Any) -> None:
     """Into a file of that name, whole or not at all, for this user only. what: how messages name the thing. Raises
     UsageError where it cannot be pickled, or the file cannot be written."""

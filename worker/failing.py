@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 Log = Any
 """A logging.Logger, or an adapter of one."""
@@ -64,18 +64,30 @@ class _Hook:
 
 
 def _end(log: Log, rank: int, error: BaseException) -> None:
+    def tell() -> None:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+        # torch's `record`, where the script uses it, has written the file already.
+        if not (os.path.exists(path) and os.path.getsize(path)):
+            write_cause(log, rank, f"{type(error).__name__}: {error}", text)
+        log.error("rank %d failed: %s", rank, text)
+
+    end_process(_status(error), tell)
+
+
+def end_process(status: int, tell: Callable[[], None]) -> NoReturn:
+    """Ends this process with this status once `tell` has said why, and waits for nothing else: no thread, child or
+    process group, and no console that takes nothing."""
     try:
-        at_the_latest = threading.Timer(_TELL_S, os._exit, (_status(error),))
+        at_the_latest = threading.Timer(_TELL_S, os._exit, (status,))
         at_the_latest.daemon = True
         at_the_latest.start()
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        _write_cause(log, rank, error, text)
-        log.error("rank %d failed: %s", rank, text)
+        tell()
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        os._exit(_status(error))
+        os._exit(status)
 
 
 def _status(error: BaseException) -> int:
@@ -86,17 +98,13 @@ def _status(error: BaseException) -> int:
     return 1
 
 
-def _write_cause(log: Log, rank: int, error: BaseException, text: str) -> None:
-    """Into the launcher's file; torch's `record`, where the script uses it, has written that already."""
+def write_cause(log: Log, rank: int, message: str, text: str) -> None:
+    """Into the launcher's error file, where it names one, in the form that torchrun's `record` writes (torch 2.13,
+    `ErrorHandler.record_exception`). text: the traceback."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    try:
-        if path and not (os.path.exists(path) and os.path.getsize(path)):
-            Path(path).write_text(json.dumps(_error_file(error, text)))
-    except OSError as unwritten:  # the disk is full
-        log.error("rank %d cannot write why it failed: %s", rank, unwritten)
-
-
-def _error_file(error: BaseException, text: str) -> dict[str, object]:
-    """The form that torchrun's `record` writes (torch 2.13, `ErrorHandler.record_exception`)."""
     extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    return {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    try:
+        if path:
+            Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+    except OSError as unwritten:  # the disk is full
+        log.error("rank %d cannot write why it ends: %s", rank, unwritten)

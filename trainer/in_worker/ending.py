@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...agent.errors import UsageError
 from ...worker.errors import Misused, NotResumable, WrongState
+from ...worker.failing import end_process, write_cause
 from ..frames import Closed
 from ..names import FORBIDDEN
 from .channel import Channel
@@ -80,22 +77,15 @@ def _end(channel: Channel, rank: int, error: BaseException, code: int) -> None:
         message = f"SystemExit: a worker called sys.exit({error.code!r}); raise an exception, or return, instead"
     with suppress(OSError):
         channel.failed(message, text, rank)
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     log = logging.getLogger("elastic_agent")
-    try:
-        if path:
-            extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-            Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+
+    def tell() -> None:
+        write_cause(log, rank, message, text)
         if _of_peers(error):
             log.info("rank %d ends, as another worker is lost: %s", rank, message)
         elif code == FORBIDDEN and isinstance(error, _FINAL):
             log.warning("rank %d: %s", rank, message)
         else:
             log.error("rank %d failed: %s", rank, text)
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError as unwritten:  # the disk is full, or nobody reads any more
-        log.error("rank %d cannot write why it ends: %s", rank, unwritten)
-    finally:
-        os._exit(code)
+
+    end_process(code, tell)

@@ -45,11 +45,6 @@ class PrivateFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
-def private(path: str, flags: int) -> int:
-    """An `opener` of files for this user only."""
-    return os.open(path, flags, 0o600)
-
-
 def _place() -> str:
     try:
         room = os.statvfs(MEMORY)

@@ -7,7 +7,6 @@ from typing import Any
 
 from .. import pickled_values
 from ..names import SAVE
-from .folder import private
 
 KEPT = 2
 """Parcels that stay when their calls are done. A state is kept before such a call is answered, and of states the two
@@ -32,7 +31,7 @@ class Parcels:
     def keep(self, data: bytes) -> str:
         """Pack these bytes; returns the parcel's name. Raises OSError."""
         name = self._next()
-        with open(os.path.join(self._folder, name), "wb", opener=private) as file:
+        with open(os.path.join(self._folder, name), "wb", opener=pickled_values.private) as file:
             self._made.append(name)
             file.write(data)
         return name

@@ -162,10 +162,14 @@ class Account:
                     return False
         return done and not self._aside and (len(self._open) == 1 or self._between_iterations(going))
 
-    def _reopen(self, going: Pass) -> None:
+    def _leave(self, going: Pass) -> None:
         """The bodies of this loop, and of those inside of it, are over; those around it go on."""
         if going in self._open:
             del self._open[self._open.index(going) :]
+
+    def _reopen(self, going: Pass) -> None:
+        """Another iteration of this loop begins."""
+        self._leave(going)
         for around in self._open:
             around.inner += 1
         going.most_inner, going.inner = max(going.most_inner, going.inner), 0
@@ -195,8 +199,7 @@ class Account:
     def end(self, going: Pass, exhausted: bool = False, over: bool = True, evaluated: bool = False) -> None:
         """The pass has come to its end (exhausted), or its `for` was left. over: whether a later start must not go on
         in it. evaluated: whether it is known that nothing was trained in it."""
-        if going in self._open:
-            del self._open[self._open.index(going) :]
+        self._leave(going)
         if going in self._passes:
             self._passes.remove(going)
             for other in self._passes:
@@ -284,14 +287,13 @@ class Account:
             going.trained = True
             if going.inside and not going.loose and not self._over(going):
                 going_on_in |= going.inside
-        going_on = looping
         for name, cursor in self.cursors.items():
             if not (held := cursor.held):
                 continue
             if name in going_on_in:
                 cursor.in_use = True
                 continue
-            looping = looping or not going_on
+            looping = True
             # As `_commit`, but for the call.
             _, cursor.epoch, _, cursor.position, cursor.at_end = held[-1]
             if cursor.at_end:

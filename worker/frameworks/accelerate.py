@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import Misused
 from ..schedule import Every
-from .script_loops import Placed, Prepared, Unwrapped, call_after
+from .script_loops import Placed, Prepared, Unwrapped, call_after, itself
 
 
 def exact(
@@ -126,7 +126,7 @@ def _gather(accelerator: Any, theirs: Callable[..., Any], data: Any, use_gather_
     empty = placed.exact.weight == 0.0
     if not use_gather_object:
         try:
-            recursively_apply(_itself, data, error_on_other_type=True)
+            recursively_apply(itself, data, error_on_other_type=True)
         except TypeError:
             use_gather_object = True
     if use_gather_object:  # lists of any length
@@ -143,10 +143,6 @@ def _gathered(accelerator: Any, empty: bool, tensor: torch.Tensor) -> torch.Tens
     padded[:count] = rows[:count]
     parts = accelerator.gather(padded).split(max(counts))
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
-
-
-def _itself(thing: Any) -> Any:
-    return thing
 
 
 def _tuple(made: Any) -> tuple[Any, ...]:

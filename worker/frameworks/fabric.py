@@ -16,7 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..schedule import Every
-from .script_loops import Prepared, Unwrapped, call_after
+from .script_loops import Prepared, Unwrapped, call_after, itself
 
 
 def exact(
@@ -45,7 +45,7 @@ def exact(
             made = setup(*things, **options)
             for module in (*things, options.get("module")):
                 if isinstance(module, Module):
-                    prepared.add("model", Unwrapped(functools.partial(_itself, module)))
+                    prepared.add("model", Unwrapped(functools.partial(itself, module)))
             for thing in made if isinstance(made, tuple) else (made,):
                 _keep(prepared, thing)
             prepared.ready()
@@ -54,7 +54,7 @@ def exact(
         return setting_up
 
     def setup_dataloaders(*loaders: Any, use_distributed_sampler: bool = True, move_to_device: bool = True) -> Any:
-        made = [prepared.place(loader, fabric.to_device if move_to_device else _itself) for loader in loaders]
+        made = [prepared.place(loader, fabric.to_device if move_to_device else itself) for loader in loaders]
         prepared.ready()
         return made[0] if len(made) == 1 else made
 
@@ -74,7 +74,3 @@ def _keep(prepared: Prepared, thing: Any) -> None:
         call_after(thing, "step", prepared.stepped)
     elif not isinstance(thing, Module):
         prepared.add("schedule", thing)
-
-
-def _itself(thing: Any) -> Any:
-    return thing

@@ -193,6 +193,10 @@ def call_after(thing: Any, method: str, then: Callable[[], None]) -> None:
     setattr(thing, method, types.MethodType(calling, thing))
 
 
+def itself(thing: Any) -> Any:
+    return thing
+
+
 class Unwrapped:
     """The state of a model that may be wrapped, by the names that it has unwrapped."""
 

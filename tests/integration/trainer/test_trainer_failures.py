@@ -35,12 +35,7 @@ from support.source_tree import ROOT
 from support.trainers import training
 from support.trainers.reports import Reports, tell
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("one_thread")]
 
 
 def settings(seen: Path, **more: Any) -> dict[str, Any]:

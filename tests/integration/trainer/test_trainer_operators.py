@@ -19,18 +19,9 @@ from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingOperator, Wr
 from support.trainers import training
 from support.trainers.reports import Reports, tell
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("one_thread")]
 
-FULL: dict[str, Any] = {
-    **training.CREATORS,
-    "config": {BATCH_SIZE: 25},
-    "num_workers": 2,
-}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+FULL = training.TWO_WORKERS
 
 
 @pytest.fixture

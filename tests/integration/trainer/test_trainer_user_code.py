@@ -16,18 +16,9 @@ from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed, Trai
 from support.source_tree import ROOT
 from support.trainers import training
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 
-FULL: dict[str, Any] = {
-    **training.CREATORS,
-    "config": {BATCH_SIZE: 25},
-    "num_workers": 2,
-}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+FULL = training.TWO_WORKERS
 
 
 class Leaving(training.Pair):

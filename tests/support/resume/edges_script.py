@@ -21,6 +21,8 @@ from support.resume.tools_script import (
     RANKS,
     Numbers,
     end,
+    fabric_loop,
+    fabric_of,
     loss_of,
     may_die,
     parts,
@@ -46,16 +48,6 @@ def loader_of(count: int, batch: int = 4, shuffle: bool = True) -> Any:
     return DataLoader(First(count), batch_size=batch // RANKS, shuffle=shuffle)
 
 
-def fabric_of() -> Any:
-    from lightning.fabric import Fabric  # type: ignore[import-not-found, unused-ignore]
-
-    from elastic_agent.worker.frameworks.fabric import exact
-
-    bare = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp" if RANKS > 1 else "auto")
-    bare.launch()
-    return exact(bare, CHECKPOINTS)
-
-
 def fabric_apart() -> None:
     """A loader whose length is asked for, and then the model and the optimizer, one after the other."""
     fabric, (net, optimizer) = fabric_of(), parts()
@@ -67,7 +59,7 @@ def fabric_apart() -> None:
         tell("refused", 0, str(refused), [], [])
     net = fabric.setup_module(net)
     optimizer = fabric.setup_optimizers(optimizer)
-    _fabric_loop(fabric, loader, net, optimizer, None)
+    fabric_loop(fabric, loader, net, optimizer)
 
 
 def fabric_schedule() -> None:
@@ -75,20 +67,7 @@ def fabric_schedule() -> None:
     fabric, (net, optimizer) = fabric_of(), parts()
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
     net, optimizer, schedule = fabric.setup(net, optimizer, scheduler=schedule)
-    _fabric_loop(fabric, fabric.setup_dataloaders(loader_of(64)), net, optimizer, schedule)
-
-
-def _fabric_loop(fabric: Any, loader: Any, net: Any, optimizer: Any, schedule: Any) -> None:
-    for epoch in fabric.exact.epochs(EPOCHS):
-        for number, batch in enumerate(loader, loader.exact.position // loader.exact.global_batch):
-            used(epoch, number, batch)
-            optimizer.zero_grad()
-            fabric.backward(loss_of(net, batch))
-            optimizer.step()
-            if schedule is not None:
-                schedule.step()
-            may_die(epoch, number)
-    end(net.module)
+    fabric_loop(fabric, fabric.setup_dataloaders(loader_of(64)), net, optimizer, schedule)
 
 
 def accelerate_late() -> None:

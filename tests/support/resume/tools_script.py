@@ -140,24 +140,33 @@ def accelerate(ours: bool) -> None:
     end(accelerator.unwrap_model(net))
 
 
-def fabric(ours: bool) -> None:
+def fabric_of() -> Any:
     from lightning.fabric import Fabric  # type: ignore[import-not-found, unused-ignore]
 
     from elastic_agent.worker.frameworks.fabric import exact
 
     bare = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp" if RANKS > 1 else "auto")
     bare.launch()
-    fabric = exact(bare, CHECKPOINTS)
-    net, optimizer = fabric.setup(*parts())
-    loader = fabric.setup_dataloaders(new_loader())
+    return exact(bare, CHECKPOINTS)
+
+
+def fabric_loop(fabric: Any, loader: Any, net: Any, optimizer: Any, schedule: Any = None) -> None:
     for epoch in fabric.exact.epochs(EPOCHS):
         for number, batch in enumerate(loader, loader.exact.position // loader.exact.global_batch):
             used(epoch, number, batch)
             optimizer.zero_grad()
             fabric.backward(loss_of(net, batch))
             optimizer.step()
+            if schedule is not None:
+                schedule.step()
             may_die(epoch, number)
     end(net.module)
+
+
+def fabric(ours: bool) -> None:
+    made = fabric_of()
+    net, optimizer = made.setup(*parts())
+    fabric_loop(made, made.setup_dataloaders(new_loader()), net, optimizer)
 
 
 def torchdata(ours: bool) -> None:

@@ -191,3 +191,4 @@ CREATORS: dict[str, Any] = {
     "use_gpu": False,
 }
 """A trainer of these, on the CPU."""
+TWO_WORKERS: dict[str, Any] = {**CREATORS, "config": {BATCH_SIZE: 25}, "num_workers": 2}

@@ -12,20 +12,9 @@ from elastic_agent.worker import Every, Run
 from elastic_agent.worker.data.cursors import Account, Cursor, Pass, Span
 from elastic_agent.worker.frameworks.framework_loops import DrivenAccount
 from elastic_agent.worker.frameworks.stateful import StatefulLoader, exact
+from support.resume.accounts import account, give
 
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step")  # in a life that trains no more
-
-
-def account(*loaders: str) -> Account:
-    made = Account()
-    made.cursors = {name: Cursor() for name in loaders}
-    return made
-
-
-def give(made: Account, going: Pass, first: int, last: int, ends: bool = False) -> None:
-    """The loop asks for a batch and gets it."""
-    made.ask(going)
-    made.hand_out(Span(going.loader, made.cursors[going.loader].ahead()[0], first, last, ends))
 
 
 def stepped(made: Account) -> list[Span]:

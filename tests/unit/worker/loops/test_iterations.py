@@ -8,19 +8,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.worker import Every, Run
-from elastic_agent.worker.data.cursors import Account, Cursor, Pass, Span
-
-
-def account(*loaders: str) -> Account:
-    made = Account()
-    made.cursors = {name: Cursor() for name in loaders}
-    return made
-
-
-def give(made: Account, going: Pass, first: int, last: int, ends: bool = False) -> None:
-    """The loop asks for a batch and gets it."""
-    made.ask(going)
-    made.hand_out(Span(going.loader, made.cursors[going.loader].ahead()[0], first, last, ends))
+from elastic_agent.worker.data.cursors import Span
+from support.resume.accounts import account, give
 
 
 def test_no_state_is_taken_between_two_steps_of_an_iteration() -> None:
