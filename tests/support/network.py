@@ -13,6 +13,9 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
+DEFAULTS = (29400, 29500)
+"""The ports that torch's launchers, and those built on them, take where they are given none."""
+
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that is free now."""
@@ -21,7 +24,8 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports that are free now. None is one that the kernel gives to a connection or to port 0, which other tests have
-    at any moment, nor one that another worker of this run of pytest-xdist, or this one, gives to a test meanwhile."""
+    at any moment, nor one that another worker of this run of pytest-xdist, or this one, gives to a test meanwhile, nor
+    one that a launcher takes where it is given none."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with ExitStack() as held:
         ports: list[int] = []
@@ -40,7 +44,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 def _candidates() -> Iterator[int]:
     """Ports of which each comes again only after all others of this process."""
     given_from = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports = range(10_000, max(given_from, 20_000))
+    ports = [port for port in range(10_000, max(given_from, 20_000)) if port not in DEFAULTS]
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     mine = ports[worker :: max(worker + 1, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
     return itertools.cycle(random.sample(mine, len(mine)))

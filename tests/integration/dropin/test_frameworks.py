@@ -77,11 +77,19 @@ def workers(done: subprocess.CompletedProcess[str]) -> set[str]:
 
 TWO = {"worker 0 2 1 None", "worker 1 2 1 None"}
 """Two workers of one world, in round 1 of our agent."""
-ACCELERATE = ["--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+
+
+def accelerate(*words: str) -> list[str]:
+    """accelerate's launcher on one node with a port of this test: the one it takes by itself may be another's."""
+    node = ["--num_machines", "1", "--main_process_port", str(free_port())]
+    return ["-m", "accelerate.commands.launch", *node, *words]
+
+
+TWO_ACCELERATED = ["--multi_gpu", "--num_processes", "2", "--mixed_precision", "no", "--dynamo_backend", "no"]
 
 
 def test_accelerate_launches_on_the_agent(python: str, script: str) -> None:
-    command = ["-m", "accelerate.commands.launch", "--multi_gpu", *ACCELERATE, script]
+    command = accelerate(*TWO_ACCELERATED, script)
     assert workers(run(as_torchrun(python, python, *command))) == TWO
 
 
@@ -92,12 +100,14 @@ def test_accelerate_with_an_fsdp_config_launches_one_world(python: str, script: 
         "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: 'no'\nnum_machines: 1\n"
         "num_processes: 2\nuse_cpu: false\nfsdp_config:\n  fsdp_version: 2\n"
     )
-    command = ["-m", "accelerate.commands.launch", "--config_file", str(config), script]
+    command = accelerate("--config_file", str(config), script)
     assert workers(run(as_torchrun(python, python, *command))) == {"worker 0 2 1 true", "worker 1 2 1 true"}
 
 
 def test_fabric_launches_on_the_agent(python: str, script: str) -> None:
-    command = ["-m", "lightning_fabric.cli", "--accelerator=cpu", "--devices=2", "--strategy=ddp", script]
+    """With a port of this test: the one it takes by itself may be another's."""
+    ranks = ["--accelerator=cpu", "--devices=2", "--strategy=ddp", f"--main-port={free_port()}"]
+    command = ["-m", "lightning_fabric.cli", *ranks, script]
     assert workers(run(as_torchrun(python, python, *command))) == TWO
 
 
@@ -124,7 +134,8 @@ def test_deepspeed_launches_on_the_agent(deepspeeds_python: str, tmp_path: Path)
     script = tmp_path / "show.py"
     more = SHOW.replace("names)]", "[*names, 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE']), *sys.argv[1:]]")
     script.write_text(f"{more}sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == os.environ['RANK'] == '0')\n")
-    deepspeed = [str(Path(deepspeeds_python).with_name("deepspeed")), "--num_gpus", "2", str(script), "--lr", "1"]
+    ranks = ["--num_gpus", "2", "--master_port", str(free_port())]
+    deepspeed = [str(Path(deepspeeds_python).with_name("deepspeed")), *ranks, str(script), "--lr", "1"]
     restarting = [deepspeeds_python, "-m", "elastic_agent", "--max-restarts", "1", "--as-torchrun", *deepspeed]
     done = run(restarting, env=DEEPSPEED)
     again = {line for line in workers(done) if line.split()[3] == "2"}
@@ -220,7 +231,7 @@ def test_flags_beside_the_switch_reach_the_launch_within(tmp_path: Path) -> None
 
 def test_a_launcher_within_a_worker_works(python: str, script: str) -> None:
     """`elastic-agent -m accelerate.commands.launch`: torch's agent within our worker, and ours with the switch on."""
-    nested = ["--nproc-per-node=1", "-m", "accelerate.commands.launch", "--multi_gpu", *ACCELERATE, script]
+    nested = ["--nproc-per-node=1", *accelerate(*TWO_ACCELERATED, script)]
     assert workers(run([python, "-m", "elastic_agent", *nested])) == TWO
     assert workers(run([python, "-m", "elastic_agent", *nested], env=variables(os.environ))) == TWO
 
