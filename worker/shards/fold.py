@@ -20,7 +20,7 @@ from .tree import Node, Tree
 ABSENT = -0.0
 _ALIGN = 16
 """Elements: slices and pieces begin at multiples, so that the processor reads whole lines."""
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 2 << 20
 _MOST_PIECES = 8
 _TAGS = 1 << 16
 """Tags of one fold: number of the partial sum times pieces, and the gathering."""

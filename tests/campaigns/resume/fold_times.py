@@ -18,7 +18,7 @@ from elastic_agent.worker.shards.tree import Tree
 
 from . import real
 
-SHARDS, RANKS, NUMBERS, TURNS = 8, (2, 4, 8), 1_000_000, 40
+SHARDS, RANKS, NUMBERS, TURNS = 8, (2, 4, 8), 1_000_000, 100
 GOAL = 1.3
 
 
