@@ -82,7 +82,8 @@ def _succession(node: str, spec: RendezvousSpec, warn: Callable[[str], None], te
 
     loud = spec.listed or spec.survivor_goes
     mention = warn if loud else expect
-    return Succession(node, spec.lease_s, Links(warn), warn, mention, survivor_goes=spec.survivor_goes)
+    goes, pair = spec.survivor_goes, spec.max_nodes == 2
+    return Succession(node, spec.lease_s, Links(warn), warn, mention, survivor_goes=goes, pair=pair)
 
 
 def _fencing(node: str, name: str, spec: RendezvousSpec, grace_s: float, warn: Callable[[str], None]) -> Fencing:

@@ -88,7 +88,7 @@ class JobSpec:
     lease_s: float = 0.0
     """On stores that elect, where it decides when workers end that are cut off; 0: it may differ."""
     survivor_goes: bool = False
-    """Of two nodes the guest goes on once the host of the store is silent (--rdzv-conf survivor=go)."""
+    """Others go on once the host of the store is silent (--rdzv-conf survivor=go)."""
 
 
 @dataclass(frozen=True, slots=True)

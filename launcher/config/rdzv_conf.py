@@ -24,7 +24,7 @@ KEYS = {
     "keep_alive_interval": "torchrun's name for beat",
     "keep_alive_max_attempt": "heartbeats missed until a node is lost: lease = interval x attempts",
     "store_grace": "seconds for which workers go on while the store does not answer (30)",
-    "survivor": "go: of two nodes the guest goes on if the host is silent, at the risk of two jobs (wait)",
+    "survivor": "go: a host of the store that is silent for a lease, as without power, is replaced (wait)",
     "read_timeout": "seconds to wait for a store at the endpoint, at most join_timeout (60)",
     "timeout": "static: the default of join_timeout and read_timeout (900)",
     "is_host": "whether this node hosts the store (the node that can bind the endpoint does)",

@@ -129,7 +129,7 @@ def _without_survivor(conf: RdzvConf, why: str) -> None:
     """Raises UsageError if survivor=go was given, which has no meaning here."""
     if conf.survivor_goes:
         raise UsageError(
-            f"--rdzv-conf survivor=go is for c10d with one endpoint and two nodes, but {why}; leave survivor out"
+            f"--rdzv-conf survivor=go is for c10d with one endpoint and several nodes, but {why}; leave survivor out"
         )
 
 
@@ -166,7 +166,7 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
             )
         return _alone(f"--rdzv-endpoint {endpoint}", configs, nodes, node_rank)
     conf = read_rdzv_conf(configs, static=False)
-    if nodes[1] != 2:
+    if nodes[1] < 2:
         _without_survivor(conf, f"--nnodes allows {nodes[1]}")
     spec = replace(_base(conf, "c10d", *nodes), endpoint=joined(host, port), node_rank=node_rank, is_host=conf.is_host)
     return Choice(replace(spec, survivor_goes=conf.survivor_goes), warnings=conf.warnings)

@@ -26,6 +26,8 @@ TELL_FIRST_S, TELL_MOST_S = 0.05, 1.0
 """From one attempt to tell the server at the endpoint to the next; doubles from the first to the most."""
 STAYS_S = 24 * 3600.0
 """Length of one wait on a connection whose end is awaited."""
+SILENT_S = 0.5
+"""How long a host that was silent for a lease may take to answer, each time that no other one was found."""
 PROBE_S, PROBES = 1, 3
 """How often the kernel asks whether its other end is still there. A host that has booted waits `quiet`, 3 s by default,
 before it begins a job of its own."""
@@ -42,14 +44,31 @@ class AddressedHome(Home):
         self.begun = place.pointer.epoch > FIRST_EPOCH
         """Whether a round has begun. Known where this node hosts; a job that has a second host has begun."""
         self._telling: TcpStoreClient | None = None
+        self._given_up = False
         self._warned = False
         """Where a host was looked for in vain was said."""
         self._closing = threading.Event()
 
     def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
+        if self.one.silent is not None and self.place.server is None:
+            self._look_around(self.place)
         found = super().connect(limit_s)
-        self.one.lost_at, self._warned = None, False
+        self.one.lost_at, self.one.silent, self._warned = None, None, False
         return found
+
+    def suspect(self, given_up: bool) -> None:
+        """As `driver.movable.Addressed.suspect`."""
+        self.one.silent, self._given_up = self.place.endpoint, given_up
+
+    def _look_around(self, silent: Place) -> None:
+        """Find the host behind this one, or that this one answers after all. Raises StoreUnreachable."""
+        if self._follow(silent) is None:
+            if self._given_up:
+                raise self._lost(silent, StoreUnreachable("it was silent for a lease, and another node is to host"))
+            try:
+                connect(silent.address, silent.pointer.endpoint, SILENT_S, SILENT_S).close()
+            except StoreUnreachable as error:
+                raise self._lost(silent, error) from error
 
     def _follow(self, last: Place) -> Place | None:
         if self.one.lost_at is None:
@@ -173,6 +192,10 @@ class AddressedStore(MovingStore):
     def tell(self) -> None:
         """As `AddressedHome.tell`."""
         self.home.tell()
+
+    def suspect(self, given_up: bool) -> None:
+        """As `driver.movable.Addressed.suspect`."""
+        self.home.suspect(given_up)
 
     def found(self) -> None:
         """Before the first round begins. Raises StoreElsewhere if the job of this run id goes on elsewhere."""

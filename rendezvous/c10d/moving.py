@@ -155,7 +155,7 @@ class MovingStore(C10dStore):
         self.home.on_moved = lambda pointer: moved(pointer.node, pointer.epoch)
 
     def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str = "") -> None:
-        """As `driver.succession.Movable.host`."""
+        """As `driver.movable.Movable.host`."""
         self.home.host(epoch, node, job, announced, at)
 
     def close_host(self) -> None:

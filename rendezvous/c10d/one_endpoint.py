@@ -36,6 +36,8 @@ class OneEndpoint(Listed):
         """Since when no store of the job was reached; None: it was."""
         self.replaced: StoreReplaced | None = None
         """As the server at the endpoint showed last: the job of this node is over."""
+        self.silent: Endpoint | None = None
+        """Where the host was silent for as long as another one is elected, so that nobody looks for it there."""
         self._places: tuple[Endpoint, ...] = ()
         self._start: Reserve | None = None
         self._bound: socket.socket | None = None
@@ -95,8 +97,8 @@ class OneEndpoint(Listed):
 
     def look(self, after: int = 0) -> Found:
         """Ask the nodes that could host, then at the endpoint; what serves there is told of the job."""
-        found = self.look_at(self._places, after)
-        if found.hosted is not None or self.own == self.first_endpoint:
+        found = self.look_at([place for place in self._places if place != self.silent], after)
+        if found.hosted is not None or self.own == self.first_endpoint or self.silent is not None:
             return found
         there = self.meet()
         if there is None or there.job != self._job:

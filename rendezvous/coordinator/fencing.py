@@ -81,6 +81,18 @@ def _cannot_vote(seen: Seen) -> bool:
     return seen.record.state in GOING or (seen.lost and not seen.overdue)
 
 
+def silent_majority(state: Rendezvous, rules: Rules) -> list[Seen]:
+    """Voters of the last round, more than half of them, that are dead or cut off from this node, which hosts the store:
+    they may have elected another host. Empty: those that are silent are no majority."""
+    if not rules.outvotes:
+        return []
+    voters = [voter.node for voter in state.placement.voters]
+    ended = _ended_on_their_hosts(state)
+    known = [seen for node in voters if (seen := state.nodes.get(node)) is not None]
+    silent = [seen for seen in known if seen.lost and not seen.overdue and seen.record.presence not in ended]
+    return silent if 2 * len(silent) > len(voters) else []
+
+
 def cut_off(state: Rendezvous, rules: Rules) -> list[Seen]:
     """While a round is over: members that are lost, and whose workers of it may run on. One that is lost although it
     sends heartbeats ends them when it reads that the round is over."""

@@ -154,9 +154,10 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if state.how_many(MAY_HAVE_WORKERS):
         return _await_workers(replace(state, because=WAITS), now, rules)
-    if here >= rules.max_nodes or (here >= rules.min_nodes and state.members):
+    may_begin = not fencing.silent_majority(state, rules)
+    if may_begin and (here >= rules.max_nodes or (here >= rules.min_nodes and state.members)):
         return _start(state, now, rules, explain.enough(here, rules))
-    if here >= rules.min_nodes:
+    if may_begin and here >= rules.min_nodes:
         state = replace(state, phase=LAST_CALL, last_call_until=now + rules.last_call_timeout_s)
         return replace(state, because=explain.waiting(state, now, rules))
     if leases.deadline_confirmed(state, state.barrier_until, now):
@@ -170,7 +171,7 @@ def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     here = state.how_many(READY)
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
-    if here < rules.min_nodes:
+    if here < rules.min_nodes or fencing.silent_majority(state, rules):
         return replace(state, phase=GATHERING, last_call_until=None, because="a node left during last call")
     if state.how_many(MAY_HAVE_WORKERS):
         return _await_workers(state, now, rules)

@@ -41,6 +41,8 @@ class Rules:
     """A node hosts the store, and coordinates as long as it does."""
     succeeds: bool = False
     """On a store that a node hosts: another may host it next, should that one die (docs/adr/0049)."""
+    outvotes: bool = False
+    """A majority of voters replaces a host that is silent for a lease, so a host without one begins no round."""
     alone_s: float = 0.0
     """As `NodeRecord.alone_s`, of this node."""
     master_addr: str | None = None

@@ -208,7 +208,9 @@ class Driver:
         if self.fencing is not None:
             self.fencing.open(secret)
         if self.succession is not None:
-            self.succession.open(store, secret, partial(self._take_over, store, own_beats), self._threads.spawn)
+            renew = partial(self._threads.renew_others, "candidate")
+            serve = partial(self._take_over, store, own_beats)
+            self.succession.open(store, secret, serve, self._threads.spawn, renew)
         self._post(StoreOpened(store.hosted, self._find_addr()))
         self._start_threads(store, own_beats)
         loop = LoopWatch(lambda answer: self._post(LoopAsked(answer)), self._beat_s)

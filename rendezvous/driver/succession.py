@@ -17,13 +17,13 @@ import queue
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 from ...proto.frozen import replace
 from ..codec.records import encode_round
 from ..coordinator.events import Elected
 from ..election import events, machine
 from ..election.events import Ballot, Position
+from ..election.state import Phase, Rules, Voter
 from ..endpoint import Endpoint
 from ..records import NodeRecord, NodeState, Round, RoundPhase, Witness
 from ..store import FIRST_EPOCH, Store
@@ -32,6 +32,7 @@ from .connection import Connection
 from .events import Post, StoreHandedOver
 from .inbound import Warn, await_records, read_state
 from .links import Links, Reply
+from .movable import Addressed, Movable
 
 UNREAD = 10_000
 """Announcements of a dead host that its successor may not have read, by far; its own are numbered behind them."""
@@ -39,43 +40,6 @@ UNREAD = 10_000
 Spawn = Callable[[str, Callable[[], None]], None]
 """As `ThreadGroup.spawn`."""
 Answered = tuple[events.Event, Reply | None]
-
-
-@runtime_checkable
-class Movable(Protocol):
-    """What a session of a store has that another node may host next, beside `Store`."""
-
-    epoch: int
-    """Of the host that this session is with."""
-
-    @property
-    def reserved(self) -> str:
-        """Where this node could host the store; empty: nowhere."""
-        ...
-
-    def notify_moves(self, moved: Callable[[str, int], None]) -> None:
-        """Call this, from any thread, with each other host that this node finds, and its epoch."""
-        ...
-
-    def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str) -> None:
-        """Serve the store here from now on, with this job's record, and this announcement and its version. `at`: where,
-        as this node has published it."""
-        ...
-
-
-@runtime_checkable
-class Addressed(Protocol):
-    """What a session has of a job that strangers know by the endpoint of its first host alone (docs/adr/0055), beside
-    `Movable`."""
-
-    def expect(self, places: tuple[str, ...]) -> None:
-        """Other members of the last round could host at these endpoints."""
-        ...
-
-    def tell(self) -> None:
-        """Tell what serves at that endpoint who hosts the job, until the store is closed. Raises StoreReplaced if
-        another job has begun there."""
-        ...
 
 
 def boot_clock() -> float:
@@ -95,15 +59,16 @@ class Succession:
         expect: Callable[[str], None] | None = None,
         *,
         survivor_goes: bool = False,
+        pair: bool = False,
     ) -> None:
         """`say` is called with sentences for people, and `expect` with what becomes of the job should its host die.
-        `survivor_goes`: as `machine.Rules.survivor_goes`."""
+        `survivor_goes`, `pair`: as in `election.state.Rules`."""
         self._node, self._links, self._say, self._expect = node, links, say, expect or say
         self._addressed: Addressed | None = None
         self._spawn: Spawn | None = None
         self._tells = False
-        self._rules = machine.Rules(node, lease_s, survivor_goes)
-        self._voter: machine.Voter | None = None
+        self._rules = Rules(node, lease_s, survivor_goes, pair)
+        self._voter: Voter | None = None
         self._acknowledged: events.HeartbeatAcknowledged | None = None
         """The last one, which may come before the first announcement."""
         self._happened: queue.SimpleQueue[Answered | None] = queue.SimpleQueue()
@@ -124,18 +89,27 @@ class Succession:
         self._store = ""
         self._muted, self._mentioned = False, ""
         self._serve: Callable[[int], None] = lambda _: None
+        self._renew: Callable[[], None] = lambda: None
 
     @property
     def fd(self) -> int:
         """What whoever owns the workers holds as long as one may run; -1: nothing."""
         return self._links.fd
 
-    def open(self, store: Store, secret: bytes, serve: Callable[[int], None], spawn: Spawn) -> None:
+    def open(
+        self,
+        store: Store,
+        secret: bytes,
+        serve: Callable[[int], None],
+        spawn: Spawn,
+        renew: Callable[[], None] = lambda: None,
+    ) -> None:
         """Take part from now on. Before the first record of this node is written. `serve` is called with an epoch, on
-        the thread that `spawn` starts, once this node is elected."""
+        the thread that `spawn` starts, once this node is elected; `renew` there, if calls to the host are of no use any
+        more."""
         if not isinstance(store, Movable):
             return
-        self._store, self._serve, self._spawn = store.reserved, serve, spawn
+        self._store, self._serve, self._spawn, self._renew = store.reserved, serve, spawn, renew
         self._addressed = store if isinstance(store, Addressed) else None
         store.notify_moves(lambda host, epoch: self._post(events.HostFound(host, epoch)))
         self._links.open(self._node, secret, self._died, self._heard, self._asked)
@@ -167,7 +141,7 @@ class Succession:
         if self._voter is None and seen.host.node == self._node:
             return
         if self._voter is None:
-            self._voter = machine.Voter(seen.host.node, seen.epoch)
+            self._voter = Voter(seen.host.node, seen.epoch)
             if self._acknowledged is not None:
                 self._post(self._acknowledged)
         voters = tuple(voter.node for voter in seen.voters)
@@ -279,8 +253,16 @@ class Succession:
             del self._rounds[old]
         if done.because != before.because:
             self._say(self._named(done.because))
+        self._look_elsewhere(before, done.state)
         for effect in done.effects:
             self._carry_out(effect, reply)
+
+    def _look_elsewhere(self, before: Voter, after: Voter) -> None:
+        """Of a silent host, calls are given up long after another one is elected."""
+        stands = [(voter.silent, voter.silent and voter.phase is Phase.PROMISED) for voter in (before, after)]
+        if self._addressed is not None and after.silent and stands[0] != stands[1]:
+            self._addressed.suspect(stands[1][1])
+            self._renew()
 
     def _carry_out(self, effect: events.Effect, reply: Reply | None) -> None:
         if isinstance(effect, events.Ask):
@@ -366,11 +348,17 @@ class Succession:
         return self._names.get(voter.host, "") if (voter := self._voter) is not None else ""
 
 
-def _outlook(seen: Round, rules: machine.Rules) -> str:
+def _outlook(seen: Round, rules: Rules) -> str:
     """What becomes of the job should the host of the store die, for people."""
     able = len(seen.voters)
     if able < 2:
         return "no other node of this round could host the store: the job ends with the node that hosts it"
+    if able > 2 and rules.survivor_goes:
+        return (
+            f"survivor=go: should the host of the store be silent for {rules.lease_s:g} s, the others go on if "
+            f"{able // 2 + 1} of the {able} that may vote reach each other; if it was only cut off, it trains beside "
+            "them until it learns of that"
+        )
     if able == 2 and seen.nodes == 2 and rules.survivor_goes:
         return (
             f"two nodes and survivor=go: should the host of the store be silent for {rules.lease_s:g} s, the other "

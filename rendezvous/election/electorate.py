@@ -39,6 +39,13 @@ def elects(electorate: Electorate, votes: Collection[str], dead: Collection[str]
     return bool(votes) and all(_majority(group, votes, dead, host) for group in groups)
 
 
+def outvotes(electorate: Electorate, votes: Collection[str]) -> bool:
+    """Whether these votes replace a host that is only silent: more than half of each group, it and the dead counted. So
+    any two majorities share a voter, and the host alone with fewer has none."""
+    groups = (electorate.voters, electorate.before) if electorate.before else (electorate.voters,)
+    return all(2 * sum(node in votes for node in group) > len(group) for group in groups)
+
+
 def _majority(group: Collection[str], votes: Collection[str], dead: Collection[str], host: str) -> bool:
     """Voters that died count, as they may have voted for another, which lives: those that are left, and do not reach
     it, must be no majority."""

@@ -2,20 +2,19 @@
 
     step(state, event, now, rules) -> Step(state, because, effects)
 
-A node elects once it knows that the process of the host is dead, or that the host has left. Voters give way to each
-other in the order of their group ranks: each waits its turn, and promises its vote to the first candidate that asks and
-has read no less than it has. A promise lasts until its candidate withdraws or is dead, so at most one node is ever
-elected for an epoch, and none while another one that was elected lives. Time is an argument: seconds on a clock of this
-host that counts suspension, as votes lapse.
+A node elects once it knows that the process of the host is dead, or that the host has left; where the user asked for
+it, once the host was silent for a lease. Voters give way to each other in the order of their group ranks: each waits
+its turn, and promises its vote to the first candidate that asks and has read no less than it has. A promise lasts until
+its candidate withdraws or is dead, so at most one node is ever elected for an epoch, and none while another one that
+was elected lives. Time is an argument: seconds on a clock of this host that counts suspension, as votes lapse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 
 from ...proto.frozen import dataclass, replace
-from .electorate import VOTERS, Electorate, asked, elects
+from .electorate import VOTERS, Electorate, asked
 from .events import (
     AnnouncementRead,
     Answer,
@@ -26,7 +25,6 @@ from .events import (
     Event,
     HeartbeatAcknowledged,
     HostFound,
-    Position,
     ProcessDied,
     Serve,
     VoteAnswered,
@@ -35,69 +33,12 @@ from .events import (
     Withdraw,
     Withdrawn,
 )
+from .state import HOLDS, SILENT_HOLDS, Phase, Rules, Voter, gone, may_vote_until, wins
 
-HOLDS = 0.8
-"""Leases behind an acknowledged heartbeat, or a promise, for which this node may vote. The host, or the node that was
-promised the vote and hosts by now, goes on without this node no earlier than one lease behind it."""
 TURN_S = 0.15
 """From the turn of one voter to that of the next: some round trips between their threads."""
 ASKS_S = 0.5
 """How long a candidate waits for a majority before it withdraws."""
-
-
-class Phase(Enum):
-    """What this node does about its host."""
-
-    __hash__ = object.__hash__
-
-    FOLLOWING = "following"
-    """It follows a host that is not known to be dead."""
-    ORPHANED = "orphaned"
-    """The host is dead; this node waits for its turn, or for another candidate."""
-    ASKING = "asking"
-    """It is a candidate."""
-    PROMISED = "promised"
-    """It has promised its vote to another node, which may host by now."""
-    SERVING = "serving"
-    """It was elected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What does not change while the agent runs."""
-
-    node: str
-    lease_s: float
-    survivor_goes: bool = False
-    """The only guest of a host goes on once that is silent for a lease, although it may live: at the user's risk."""
-
-
-@dataclass(frozen=True, slots=True)
-class Voter:
-    """One node, as it takes part in elections."""
-
-    host: str
-    """The node that hosts, or did last."""
-    epoch: int = 1
-    """Of its term."""
-    phase: Phase = Phase.FOLLOWING
-    because: str = "the host answers"
-    newest: Position = (0, 0)
-    """The newest announcement that was read."""
-    electorate: Electorate = Electorate()
-    """As that announcement says."""
-    acknowledged: tuple[float, Position] = (float("-inf"), (0, 0))
-    """Of the last acknowledged heartbeat: when it was sent, and the newest announcement that there was."""
-    dead: frozenset[str] = frozenset()
-    """Nodes whose processes are known to be dead."""
-    promised: tuple[int, str] = (0, "")
-    """The greatest epoch for which this node has promised its vote, and to whom; "": the candidate has withdrawn."""
-    votes: frozenset[str] = frozenset()
-    """While ASKING: who has answered yes."""
-    seen: int = 0
-    """The greatest epoch that another node is known to have promised."""
-    turn_at: float = 0.0
-    """While ORPHANED: when to ask; while ASKING: when to withdraw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +66,6 @@ def step(state: Voter, event: Event, now: float, rules: Rules) -> Step:
     return Step(after, after.because, effects)
 
 
-def may_vote_until(state: Voter, rules: Rules) -> float:
-    """Until when the host cannot have gone on without this node, unnoticed here."""
-    sent_at, newest = state.acknowledged
-    return sent_at + HOLDS * rules.lease_s if newest <= state.newest else float("-inf")
-
-
 # -- while a host is followed -----------------------------------------------------------------------------------------
 
 
@@ -154,19 +89,32 @@ def _acknowledged(state: Voter, event: HeartbeatAcknowledged, now: float, rules:
 
 
 def _silent(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Move:
-    """The host may be silent for a lease, and this node the only other one of the job."""
-    voters = {*state.electorate.voters, *state.electorate.before}
-    only = rules.survivor_goes and voters == {state.host, rules.node}
+    """The host may be silent for a lease."""
     sent_at, newest = state.acknowledged
-    if not only or newest > state.newest or now < sent_at + rules.lease_s:
+    if not rules.survivor_goes or newest > state.newest or now < sent_at + rules.lease_s:
+        return state, ()
+    because = f"the host was silent for {rules.lease_s:g} s and survivor=go was given"
+    if not rules.pair:
+        return _orphaned(replace(state, silent=True), because, now, rules)
+    if {*state.electorate.voters, *state.electorate.before} != {state.host, rules.node}:
         return state, ()
     epoch = max(state.epoch, state.promised[0]) + 1
-    state = replace(state, promised=(epoch, rules.node), votes=frozenset({rules.node}), dead=state.dead | {state.host})
-    state, effects = _elected(state)
-    because = (
-        f"the host was silent for {rules.lease_s:g} s and survivor=go was given: hosting the store (epoch {epoch})"
-    )
-    return replace(state, because=because), effects
+    promised = replace(state, silent=True, promised=(epoch, rules.node), votes=frozenset({rules.node}))
+    state, effects = _elected(promised)
+    return replace(state, because=f"{because}: hosting the store (epoch {epoch})"), effects
+
+
+def _heard_again(state: Voter, event: HeartbeatAcknowledged, now: float, rules: Rules) -> Move:
+    """The host was only silent, and nobody has replaced it as far as is known here."""
+    if not state.silent or event.epoch != state.epoch or now >= event.sent_at + rules.lease_s:
+        return state, ()
+    given_up = (_withdrawal(state, rules),) if state.phase is Phase.ASKING else ()
+    if given_up:
+        state = replace(state, promised=(state.promised[0], ""), votes=frozenset())
+    because = f"{state.host}, which hosts the store, answers again"
+    state = replace(state, phase=Phase.FOLLOWING, silent=False, because=because)
+    state, wakes = _acknowledged(state, event, now, rules)
+    return state, (*given_up, *wakes)
 
 
 def _died(state: Voter, event: ProcessDied, now: float, rules: Rules) -> Move:
@@ -183,7 +131,8 @@ def _found(state: Voter, event: HostFound, now: float, rules: Rules) -> Move:
     if event.epoch <= state.epoch or event.host in state.dead:
         return state, ()
     because = f"{event.host} hosts the store now (epoch {event.epoch})"
-    return replace(state, phase=Phase.FOLLOWING, host=event.host, epoch=event.epoch, because=because), ()
+    found = replace(state, phase=Phase.FOLLOWING, host=event.host, epoch=event.epoch, because=because)
+    return replace(found, silent=False), ()
 
 
 def _found_while_asking(state: Voter, event: HostFound, now: float, rules: Rules) -> Move:
@@ -196,7 +145,7 @@ def _found_while_asking(state: Voter, event: HostFound, now: float, rules: Rules
 
 def _orphaned(state: Voter, because: str, now: float, rules: Rules, after: int = 0) -> Move:
     """Wait for the turn of this node; `after`: turns of the others that come first once more."""
-    living = [node for node in state.electorate.voters if node not in state.dead]
+    living = [node for node in state.electorate.voters if node not in gone(state)]
     if not living:
         because += "; no round has voters who could elect another host"
         return replace(state, phase=Phase.ORPHANED, because=because, turn_at=float("inf")), ()
@@ -218,11 +167,11 @@ def _turn(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Mov
         return replace(state, turn_at=float("inf"), because=because), ()
     epoch = max(state.epoch, state.promised[0], state.seen) + 1
     state = replace(state, promised=(epoch, rules.node), votes=frozenset({rules.node}))
-    if elects(state.electorate, state.votes, state.dead, state.host):
+    if wins(state):
         return _elected(state)
     concerned = {*state.electorate.voters, *state.electorate.before, state.host}
     ballot = Ballot(epoch, rules.node, state.newest, state.dead & concerned)
-    voters = asked(state.electorate, rules.node, state.dead)
+    voters = asked(state.electorate, rules.node, gone(state))
     until = now + ASKS_S
     because = f"asking {', '.join(voters)} to let this node host the store (epoch {epoch})"
     state = replace(state, phase=Phase.ASKING, turn_at=until, because=because)
@@ -238,7 +187,7 @@ def _counted(state: Voter, event: VoteAnswered, now: float, rules: Rules) -> Mov
             return _ask_again(state, now, rules) if event.seen >= state.promised[0] else (state, ())
         return _give_up(state, f"{event.voter} has read a newer announcement", now, rules, after=VOTERS)
     state = replace(state, votes=state.votes | {event.voter})
-    return _elected(state) if elects(state.electorate, state.votes, state.dead, state.host) else (state, ())
+    return _elected(state) if wins(state) else (state, ())
 
 
 def _ask_again(state: Voter, now: float, rules: Rules) -> Move:
@@ -250,7 +199,7 @@ def _ask_again(state: Voter, now: float, rules: Rules) -> Move:
 
 def _peer_died_while_asking(state: Voter, event: ProcessDied, now: float, rules: Rules) -> Move:
     state = replace(state, dead=state.dead | {event.node})
-    return _elected(state) if elects(state.electorate, state.votes, state.dead, state.host) else (state, ())
+    return _elected(state) if wins(state) else (state, ())
 
 
 def _asked_long_enough(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Move:
@@ -268,16 +217,28 @@ def _give_up(state: Voter, because: str, now: float, rules: Rules, after: int) -
 
 
 def _withdrawal(state: Voter, rules: Rules) -> Withdraw:
-    return Withdraw(asked(state.electorate, rules.node, state.dead), state.promised[0])
+    return Withdraw(asked(state.electorate, rules.node, gone(state)), state.promised[0])
 
 
 def _elected(state: Voter) -> Move:
     epoch, own = state.promised
     because = f"elected to host the store (epoch {epoch}) by {', '.join(sorted(state.votes))}"
+    state = replace(state, dead=gone(state), silent=False)
     return replace(state, phase=Phase.SERVING, host=own, epoch=epoch, because=because), (Serve(epoch),)
 
 
 # -- the votes for others ---------------------------------------------------------------------------------------------
+
+
+def _asked_while_following(state: Voter, event: VoteAsked, now: float, rules: Rules) -> Move:
+    """Of a silent host, whoever has waited for a lease asks first; the others' last heartbeats are not much younger."""
+    sent_at, newest = state.acknowledged
+    late = rules.survivor_goes and newest <= state.newest and now >= sent_at + HOLDS * rules.lease_s
+    if not late or rules.pair or event.ballot.epoch <= state.epoch:
+        return _asked(state, event, now, rules)
+    silent = replace(state, phase=Phase.ORPHANED, silent=True)
+    after, effects = _asked(silent, event, now, rules)
+    return (state, effects) if after is silent else (after, effects)
 
 
 def _asked(state: Voter, event: VoteAsked, now: float, rules: Rules) -> Move:
@@ -293,7 +254,8 @@ def _asked(state: Voter, event: VoteAsked, now: float, rules: Rules) -> Move:
         phase=Phase.PROMISED,
         promised=(ballot.epoch, ballot.candidate),
         dead=state.dead | ballot.dead,
-        acknowledged=(now, state.newest),
+        # As `may_vote_until` counts, which holds longer for a silent host.
+        acknowledged=(now - (SILENT_HOLDS - HOLDS) * rules.lease_s if state.silent else now, state.newest),
         because=because,
     ), (yes,)
 
@@ -346,9 +308,9 @@ def _dead_besides(state: Voter, event: ProcessDied, now: float, rules: Rules) ->
 
 _EVENTS = (AnnouncementRead, HeartbeatAcknowledged, ProcessDied, VoteAsked, VoteAnswered, Withdrawn, HostFound)
 _MOVES: Mapping[Phase, tuple[Callable[..., Move], ...]] = {
-    Phase.FOLLOWING: (_read, _acknowledged, _died, _asked, _nothing, _nothing, _found),
-    Phase.ORPHANED: (_read_late, _nothing, _dead_besides, _asked, _nothing, _nothing, _found),
-    Phase.ASKING: (_nothing, _nothing, _peer_died_while_asking, _asked, _counted, _nothing, _found_while_asking),
+    Phase.FOLLOWING: (_read, _acknowledged, _died, _asked_while_following, _nothing, _nothing, _found),
+    Phase.ORPHANED: (_read_late, _heard_again, _dead_besides, _asked, _nothing, _nothing, _found),
+    Phase.ASKING: (_nothing, _heard_again, _peer_died_while_asking, _asked, _counted, _nothing, _found_while_asking),
     Phase.PROMISED: (_nothing, _nothing, _died, _asked, _nothing, _withdrawn, _found),
     Phase.SERVING: (_read, _nothing, _dead_besides, _asked, _nothing, _nothing, _nothing),
 }

@@ -6,14 +6,14 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from support.desk import Worker, restarts_of, worker_of
 from support.harness import Cluster
-from support.network import free_port
+from support.network import free_port, virtual_switch, why_unavailable
 from support.procfs import slowed
 
 AGAIN_S = 3.0
@@ -224,3 +224,49 @@ def test_of_two_nodes_the_guest_goes_on_without_a_silent_host_if_that_was_asked_
     assert "hosts the job now" in a.last_line()
     again.order("exit 0")
     assert b.wait() == 0
+
+
+GOES = {"survivor": "go", "beat": 0.5, "lease": 3, "last_call_quiet": 0.5}
+
+
+@pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "there are namespaces")
+def test_a_host_without_power_is_replaced_by_the_majority_if_that_was_asked_for(tmp_path: Path) -> None:
+    """Its packets are dropped, so no kernel says that it is dead. The others train again within a lease and 3 s; a
+    newcomer that knows the endpoint alone waits. Once it is back, it ends, and its worker with it."""
+    with ExitStack() as held:
+        switch = held.enter_context(virtual_switch())
+        for name in "abc":
+            switch.add(name)
+        cluster = held.enter_context(closing(Cluster("c10d", tmp_path, nnodes="2:3", conf=GOES)))
+        cluster.endpoint = f"{switch.addresses['a']}:29400"
+        a = cluster.start("a", within=switch.within("a"))
+        others = [cluster.start(name, within=switch.within(name)) for name in "bc"]
+        world = cluster.desk.wait_world(3)
+        a.wait_text("survivor=go: should the host of the store be silent for 3 s")
+        switch.cut("a")
+        began = time.monotonic()
+        again = cluster.desk.wait_world(2, after=world[0].round)
+        assert time.monotonic() - began < slowed(GOES["lease"] + AGAIN_S)
+        assert restarts_of(again) == {"b": 0, "c": 0}
+        switch.mend("a")
+        assert a.wait() == 80
+        assert "hosts the job now" in a.last_line()
+        cluster.desk.wait_gone([worker_of(world, "a")])
+        cluster.finish()
+        assert [node.wait() for node in others] == [0, 0]
+
+
+def test_a_host_that_is_silent_for_the_only_voter_that_is_left_is_not_replaced(tmp_path: Path) -> None:
+    """Of three nodes one has ended and one hosts: half is no majority, and the third one goes on behind the silence."""
+    with closing(Cluster("c10d", tmp_path, nnodes="1:3", conf=GOES)) as cluster:
+        a = cluster.start("a")
+        cluster.desk.wait_world(1)
+        cluster.start("b")
+        world = cluster.desk.wait_world(2)
+        a.terminate(signal.SIGSTOP)
+        cluster.nodes["b"].wait_text("the host was silent for 3 s and survivor=go was given")
+        a.terminate(signal.SIGCONT)
+        cluster.nodes["b"].wait_text("which hosts the store, answers again")
+        cluster.desk.wait_world(2, after=world[0].round)
+        cluster.finish()
+        assert [node.wait() for node in cluster.nodes.values()] == [0, 0]

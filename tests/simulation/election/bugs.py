@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elastic_agent.rendezvous.election import electorate, machine
+from elastic_agent.rendezvous.election import electorate, machine, state
 
 from ..mutants.planting import Mutant
 from ..mutants.syntax import branch, choice, operation, returned
@@ -17,8 +17,8 @@ BUGS = (
 )
 """In some seed."""
 BY_SCHEDULE = (
-    Mutant("a node elects that the host may have lost", machine.may_vote_until, returned(0).becomes(1e9)),
-    Mutant("what was acknowledged need not be read", machine.may_vote_until, choice(0).always()),
+    Mutant("a node elects that the host may have lost", state.may_vote_until, returned(0).becomes(1e9)),
+    Mutant("what was acknowledged need not be read", state.may_vote_until, choice(0).always()),
 )
 """In one schedule."""
 BY_ORDERS = BUGS[:2]

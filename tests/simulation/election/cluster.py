@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_agent.rendezvous.election import electorate, events, machine
-from elastic_agent.rendezvous.election.machine import Phase, Rules, Voter
+from elastic_agent.rendezvous.election.state import Phase, Rules, Voter
 
 from .hosting import LEASE_S, Content, Host
 
@@ -53,8 +53,11 @@ class Node:
 class Cluster:
     """One simulated job."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, survivor_goes: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.survivor_goes = survivor_goes
+        self.without_power: set[str] = set()
+        """Nodes that no kernel says anything about any more."""
         self.now = 0.0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -136,6 +139,8 @@ class Cluster:
 
     def beat(self, node: Node) -> None:
         voter = node.voter
+        if voter.silent and voter.phase is Phase.PROMISED:
+            return
         report = (node.ident, node.stopped)
         self.send(node.ident, voter.host, self._beaten, voter.epoch, self.now, report)
 
@@ -147,7 +152,7 @@ class Cluster:
         self.send(there.ident, report[0], self._acknowledged, epoch, sent_at, host.version)
 
     def _acknowledged(self, node: Node, epoch: int, sent_at: float, version: int) -> None:
-        if node.voter.epoch != epoch or node.voter.phase is not Phase.FOLLOWING:
+        if node.voter.epoch != epoch or not (node.voter.phase is Phase.FOLLOWING or node.voter.silent):
             return
         node.store_lost_at = self.now
         self.step(node, events.HeartbeatAcknowledged(epoch, sent_at, version))
@@ -186,8 +191,15 @@ class Cluster:
         for other in self.nodes:
             self.at(self.rng.uniform(0.0, 0.1), self._finds_dead, other, ident)
 
+    def lose_power(self, ident: str) -> None:
+        """As `die`, and nobody gets to know."""
+        self.without_power.add(ident)
+        self.die(ident)
+
     def _finds_dead(self, ident: str, dead: str) -> None:
         """Its connection to that node is gone, if it has one: to its host, and to each voter."""
+        if dead in self.without_power:
+            return
         node = self.nodes[ident]
         of = node.voter.electorate
         known = {node.voter.host, node.voter.promised[1], *of.voters, *of.before}
@@ -237,7 +249,11 @@ class Cluster:
         if node.left:
             return
         before = node.voter
-        done = machine.step(before, event, self.now, Rules(node.ident, LEASE_S))
+        done = machine.step(before, event, self.now, Rules(node.ident, LEASE_S, self.survivor_goes))
+        if done.state.silent and not before.silent:
+            self.reached["found the host silent"] += 1
+        if before.silent and done.state.because.endswith("answers again"):
+            self.reached["heard the host again"] += 1
         node.voter = done.state
         for effect in done.effects:
             self._carry_out(node, effect)
@@ -273,7 +289,9 @@ class Cluster:
             if other is node or not other.alive or other.left:
                 continue
             if other.voter.phase is Phase.SERVING or other.host is not None:
-                raise Broken(f"{self.now:.2f}: {node.ident} was elected, and {other.ident} hosts")
+                if not self.survivor_goes:
+                    raise Broken(f"{self.now:.2f}: {node.ident} was elected, and {other.ident} hosts")
+                self.reached["elected beside a host that lives"] += 1
         dead = {ident for ident, other in self.nodes.items() if not other.alive or other.left}
         for position, content in self.contents.items():
             known, of, host = self.readers[position] - dead, content.electorate, self.served.get(position[0], "n0")
@@ -283,6 +301,12 @@ class Cluster:
         if self.dies_elected:
             self.dies_elected -= 1
             self.at(self.rng.uniform(0.0, START_MOST_S + LEASE_S), self.die, node.ident)
+
+    def check_is_alone(self, host: Node) -> None:
+        """This node begins a round: no other one may have been elected since. Raises Broken."""
+        epoch = host.voter.epoch
+        if later := [node for newer, node in self.served.items() if newer > epoch and self.nodes[node].alive]:
+            raise Broken(f"{self.now:.2f}: {host.ident} begins a round of epoch {epoch}, and {later} were elected")
 
     def _serves(self, node: Node) -> None:
         voter = node.voter
@@ -306,6 +330,13 @@ class Cluster:
         for other in self.nodes.values():
             if other.voter.epoch < node.voter.epoch and (other.ident, ident) not in self.cut:
                 self.send(ident, other.ident, self._finds, ident, node.voter.epoch)
+                if other.host is not None and other.alive:
+                    self.send(ident, other.ident, self._is_replaced)
+
+    def _is_replaced(self, node: Node) -> None:
+        """A host reads that another node hosts the job in a greater epoch, and ends."""
+        self.reached["was replaced"] += 1
+        self.die(node.ident)
 
     def _finds(self, node: Node, host: str, epoch: int) -> None:
         if epoch > node.voter.epoch and self.nodes[host].alive:

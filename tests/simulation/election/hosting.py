@@ -94,7 +94,16 @@ class Host:
         stopped = self.node.stopped if member == self.node.ident else self.known[member][1]
         return self.content is not None and stopped >= self.content.number
 
+    def _is_outvoted(self, here: list[str]) -> bool:
+        """As `coordinator.fencing.silent_majority`."""
+        voters = self.content.electorate.voters if self.content is not None else ()
+        return self.cluster.survivor_goes and 2 * sum(node not in here for node in voters) > len(voters)
+
     def _begin(self, here: list[str]) -> None:
+        if self._is_outvoted(here):
+            self.cluster.reached["began no round without a majority"] += 1
+            return
+        self.cluster.check_is_alone(self.node)
         last = self.content.members if self.content is not None else ()
         order = [*(node for node in last if node in here), *(node for node in here if node not in last)]
         if self.cluster.rng.random() < 0.1:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from elastic_agent.proto.frozen import replace
 from elastic_agent.rendezvous.election import events
 from elastic_agent.rendezvous.election.electorate import Electorate
-from elastic_agent.rendezvous.election.machine import Phase, Rules, Voter, step
+from elastic_agent.rendezvous.election.machine import step
+from elastic_agent.rendezvous.election.state import Phase, Rules, Voter
 
 from .cluster import Broken
 

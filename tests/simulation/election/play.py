@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from elastic_agent.proto.frozen import replace
-from elastic_agent.rendezvous.election.machine import Phase
+from elastic_agent.rendezvous.election.state import Phase
 
 from .cluster import Broken, Cluster
 from .hosting import Host
@@ -42,6 +42,13 @@ class Fault:
 
     def kill(self) -> None:
         self.cluster.die(self.one)
+
+    def lose_the_hosts_power(self) -> None:
+        for host in self.hosts:
+            self.cluster.lose_power(host)
+
+    def lose_power(self) -> None:
+        self.cluster.lose_power(self.one)
 
     def freeze(self) -> None:
         self.cluster.freeze(self.one, self.lasts_s)
@@ -82,11 +89,14 @@ KINDS: tuple[Callable[[Fault], None], ...] = (
     Fault.freeze_host,
     Fault.fail,
 )
+WITHOUT_POWER: tuple[Callable[[Fault], None], ...] = (Fault.lose_the_hosts_power, Fault.lose_power)
+DEADLY = (*WITHOUT_POWER, Fault.kill_host, Fault.kill_host_and_the_next, Fault.kill, Fault.fail)
+"""No node that is silent lives."""
 
 
-def job(seed: int, nodes: int) -> Cluster:
+def job(seed: int, nodes: int, *, survivor_goes: bool = False) -> Cluster:
     """A job whose nodes begin together; the first hosts."""
-    cluster = Cluster(seed)
+    cluster = Cluster(seed, survivor_goes=survivor_goes)
     for number in range(nodes):
         cluster.join(f"n{number}", "n0")
     first = cluster.nodes["n0"]
@@ -96,19 +106,22 @@ def job(seed: int, nodes: int) -> Cluster:
     return cluster
 
 
-def play(seed: int, *, leaves: bool = False) -> Cluster:
-    """Play it. `leaves`: some hosts leave. Raises Broken, naming the seed."""
+def play(
+    seed: int, *, leaves: bool = False, survivor_goes: bool = False, kinds: tuple[Callable[[Fault], None], ...] = KINDS
+) -> Cluster:
+    """Play it. `leaves`: some hosts leave. `survivor_goes`: a host that is silent is replaced. `kinds`: of faults. Raises
+    Broken, naming the seed."""
     rng = random.Random(~seed)
-    cluster = job(seed, rng.choice((2, 3, 3, 4, 5, 5, 7, 9)))
+    cluster = job(seed, rng.choice((2, 3, 3, 4, 5, 5, 7, 9)), survivor_goes=survivor_goes)
     cluster.hosted("n0").most = rng.choice((3, 5, 99))
     for _ in range(rng.randint(1, 10)):
-        _plan(cluster, rng, rng.uniform(2.0, LASTS_S))
+        _plan(cluster, rng, rng.uniform(2.0, LASTS_S), kinds)
     for _ in range(rng.choice((0, 0, 1, 2, 6))):
         cluster.at(rng.uniform(2.0, LASTS_S), arrive, cluster)
     if rng.random() < 0.5:  # several at once, as when a switch or a rack is lost
         at = rng.uniform(3.0, LASTS_S)
         for _ in range(rng.randint(2, 4)):
-            _plan(cluster, rng, at + rng.uniform(0.0, 2.0))
+            _plan(cluster, rng, at + rng.uniform(0.0, 2.0), kinds)
     for _ in range(rng.randint(1, 4) if leaves else 0):
         cluster.at(rng.uniform(2.0, LASTS_S), leave, cluster)
     try:
@@ -135,8 +148,8 @@ def leave(cluster: Cluster) -> None:
         cluster.leave(host)
 
 
-def _plan(cluster: Cluster, rng: random.Random, at: float) -> None:
-    kind, which, variant = rng.choice(KINDS), rng.random(), rng.random()
+def _plan(cluster: Cluster, rng: random.Random, at: float, kinds: tuple[Callable[[Fault], None], ...]) -> None:
+    kind, which, variant = rng.choice(kinds), rng.random(), rng.random()
     cluster.at(at, _begin, cluster, kind, which, rng.choice((0.3, 2.0, 4.0, 6.0, 15.0)), variant)
 
 

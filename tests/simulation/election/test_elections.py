@@ -10,6 +10,7 @@ from ..mutants.planting import Mutant
 from . import orders, play
 from .bugs import BUGS, BY_ORDERS, BY_SCHEDULE
 from .cluster import START_MOST_S, Broken, Cluster
+from .hosting import LEASE_S
 from .orders import Bounds
 
 SEEDS = 100
@@ -91,6 +92,44 @@ def test_a_host_that_leaves_is_followed_without_a_wait(nodes: int) -> None:
         cluster.run(11.0)
         assert list(cluster.served) == [2]
         assert cluster.nodes[cluster.served[2]].alive
+
+
+def test_a_silent_host_is_replaced_once_at_most_where_that_was_asked_for() -> None:
+    """Under losses of power beside deaths no host lives beside another; under all faults one may, for a while."""
+    reached: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        reached += play.play(seed, survivor_goes=True, kinds=play.DEADLY).reached
+    assert reached["elected"] > SEEDS / 2
+    assert reached["found the host silent"]
+    assert not reached["elected beside a host that lives"]
+    for seed in range(SEEDS):
+        reached += play.play(seed, survivor_goes=True, kinds=(*play.KINDS, *play.WITHOUT_POWER)).reached
+    for what in ("heard the host again", "was replaced", "elected beside a host that lives"):
+        assert reached[what], what
+
+
+@pytest.mark.parametrize(("nodes", "without_power"), [(3, 1), (4, 1), (5, 1), (5, 2), (9, 1), (9, 3)])
+def test_a_host_without_power_is_replaced_a_lease_behind_its_last_heartbeat(nodes: int, without_power: int) -> None:
+    """By more than half of the voters, of whom others may have lost their power with it."""
+    for seed in range(5):
+        cluster = play.job(seed, nodes, survivor_goes=True)
+        cluster.run(10.0)
+        for number in range(without_power):
+            cluster.lose_power(f"n{number}")
+        cluster.run(10.0 + LEASE_S + 1.0)
+        assert list(cluster.served)[:1] == [2]
+        assert cluster.nodes[cluster.served[2]].alive
+
+
+@pytest.mark.parametrize(("nodes", "without_power"), [(2, 1), (4, 2), (5, 3), (9, 4)])
+def test_half_of_the_voters_replace_no_silent_host(nodes: int, without_power: int) -> None:
+    """The other half could do the same."""
+    cluster = play.job(0, nodes, survivor_goes=True)
+    cluster.run(10.0)
+    for number in range(without_power):
+        cluster.lose_power(f"n{number}")
+    cluster.run(40.0)
+    assert not cluster.served
 
 
 def test_voters_that_died_behind_their_vote_still_count() -> None:

@@ -11,17 +11,8 @@ import pytest
 from elastic_agent.proto.frozen import replace
 from elastic_agent.rendezvous.election import events
 from elastic_agent.rendezvous.election.electorate import VOTERS, Electorate, elects, of_round
-from elastic_agent.rendezvous.election.machine import (
-    ASKS_S,
-    HOLDS,
-    TRANSITIONS,
-    TURN_S,
-    IllegalEvent,
-    Phase,
-    Rules,
-    Voter,
-    step,
-)
+from elastic_agent.rendezvous.election.machine import ASKS_S, TRANSITIONS, TURN_S, IllegalEvent, step
+from elastic_agent.rendezvous.election.state import HOLDS, Phase, Rules, Voter
 
 LEASE_S = 5.0
 
@@ -29,8 +20,8 @@ LEASE_S = 5.0
 class Peers:
     """Nodes of a round whose host is the first; messages arrive at once, except where `cut` says otherwise."""
 
-    def __init__(self, nodes: str) -> None:
-        self.now = 100.0
+    def __init__(self, nodes: str, *, survivor_goes: bool = False) -> None:
+        self.now, self.survivor_goes = 100.0, survivor_goes
         self.electorate = of_round(nodes, Electorate(), ())
         self.nodes = {node: Voter(host=nodes[0]) for node in nodes[1:]}
         self.cut: set[frozenset[str]] = set()
@@ -43,7 +34,7 @@ class Peers:
             self.post(node, events.AnnouncementRead((1, 7), self.electorate.voters, self.electorate.before))
 
     def post(self, node: str, event: events.Event) -> None:
-        done = step(self.nodes[node], event, self.now, Rules(node, LEASE_S))
+        done = step(self.nodes[node], event, self.now, Rules(node, LEASE_S, self.survivor_goes))
         self.nodes[node] = done.state
         for effect in done.effects:
             self._carry_out(node, effect)
@@ -315,6 +306,54 @@ def test_half_of_a_group_is_no_majority() -> None:
     assert not elects(Electorate(("h", "b", "c", "d", "e")), "bc", "h", "h")
     assert elects(Electorate(("h", "b", "c", "d", "e")), "bcd", "h", "h")
     assert not elects(Electorate(("h", "a"), ("a", "b", "c", "d")), "ab", "h", "h")
+
+
+# -- a host that is silent, where survivor=go was given -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", ["abc", "abcd", "abcde"])
+def test_a_host_that_is_silent_for_a_lease_is_replaced_if_that_was_asked_for(nodes: str) -> None:
+    peers = Peers(nodes, survivor_goes=True)
+    peers.wait(LEASE_S - 0.6)
+    assert {peers.phase(node) for node in nodes[1:]} == {Phase.FOLLOWING}
+    peers.wait(1.0)
+    assert peers.elected == [("b", 2)]
+    assert "a" in peers.nodes["b"].dead
+
+
+def test_half_of_the_voters_replace_no_silent_host() -> None:
+    """The host and the other half may go on."""
+    for nodes, reached in (("ab", "b"), ("abcd", "bc"), ("abcde", "bc")):
+        peers = Peers(nodes, survivor_goes=True)
+        peers.cut = {frozenset((x, y)) for x in reached for y in set(nodes) - set(reached)}
+        peers.deaf = set(nodes) - set(reached)
+        peers.wait(60)
+        assert peers.elected == []
+
+
+def test_a_host_that_answers_again_is_followed_unless_another_was_promised_the_vote() -> None:
+    peers = Peers("abc", survivor_goes=True)
+    peers.cut = {frozenset("bc")}
+    peers.wait(LEASE_S)
+    for node in "bc":
+        assert peers.nodes[node].silent
+        peers.post(node, events.HeartbeatAcknowledged(1, peers.now, 7))
+        assert (peers.phase(node), peers.nodes[node].because) == (
+            Phase.FOLLOWING, "a, which hosts the store, answers again"
+        )  # fmt: skip
+    peers.cut.clear()
+    peers.wait(LEASE_S + 0.5)
+    assert peers.elected == [("b", peers.nodes["b"].epoch)]
+    peers.post("c", events.HeartbeatAcknowledged(1, peers.now, 7))
+    assert peers.phase("c") is Phase.PROMISED
+
+
+def test_a_voter_gives_up_a_silent_host_as_it_is_asked_though_its_own_lease_is_not_over() -> None:
+    """Heartbeats are not sent at the same time: else each candidate would have to ask twice."""
+    peers = Peers("abc", survivor_goes=True)
+    peers.post("c", events.HeartbeatAcknowledged(1, peers.now + 0.4, 7))
+    peers.wait(LEASE_S - 0.1)
+    assert peers.elected == [("b", 2)]
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

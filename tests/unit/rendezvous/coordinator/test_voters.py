@@ -93,6 +93,24 @@ def test_a_host_that_had_not_finished_is_lost() -> None:
     assert second.state.because == "a was lost: it has not come to the new host of the store"
 
 
+def test_a_host_that_more_than_half_of_the_voters_do_not_reach_begins_no_round() -> None:
+    """They may have elected another (survivor=go); with half of them it goes on, as the other half cannot."""
+    for lost, number in ("b", 2), ("bc", 1):
+        made = running(node("a"), node("b"), node("c"), fences=False, outvotes=True)
+        beating = {name: 1 for name in "bc" if name not in lost}
+        while made.now < 30.0:
+            made.now += 0.5
+            beating = {name: count + 1 for name, count in beating.items()}
+            if made.state.readings.pending:
+                made.step(BeatsSeen({**dict.fromkeys(lost, 0), **beating}))
+            made.step(DeadlineReached())
+            if made.state.phase is RoundPhase.OVER:
+                made.publish(*(node(name, 3, NodeState.WAITING, 1) for name in "abc" if name not in lost))
+        assert (made.state.number if made.state.phase is RoundPhase.RUNNING else 1) == number
+    assert made.state.phase is RoundPhase.GATHERING
+    assert "more than half of those that may vote do not reach this node" in announced(made).because
+
+
 def hands_over(made: Coordinator) -> bool:
     return any(isinstance(effect, HandOver) for effect in made.effects)
 

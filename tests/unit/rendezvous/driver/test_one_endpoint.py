@@ -46,6 +46,9 @@ class OneEndpointNode:
     def tell(self) -> None:
         raise AssertionError("the thread is not started here")
 
+    def suspect(self, given_up: bool) -> None:
+        raise AssertionError("its host is not silent")
+
 
 def _announced(epoch: int, voters: str = "ab", host: str = "a") -> Round:
     members = tuple(Member(node, f"node-{node}", rank, rank, 1) for rank, node in enumerate("abc"))

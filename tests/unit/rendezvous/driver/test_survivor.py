@@ -16,10 +16,10 @@ from elastic_agent.rendezvous.election.events import (
     Serve,
     WakeAt,
 )
-from elastic_agent.rendezvous.election.machine import Phase, Rules, Voter
+from elastic_agent.rendezvous.election.state import Phase, Rules, Voter
 from elastic_agent.rendezvous.records import JobSpec
 
-GOES, WAITS = Rules("b", 5.0, survivor_goes=True), Rules("b", 5.0)
+GOES, WAITS = Rules("b", 5.0, survivor_goes=True, pair=True), Rules("b", 5.0)
 
 
 def voter(rules: Rules, *events: Event) -> Voter:
