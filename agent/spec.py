@@ -187,7 +187,7 @@ class RendezvousSpec:
     lease_s: float = 5.0
     """A node without a heartbeat for this long is lost."""
     survivor_goes: bool = False
-    """On c10d with one endpoint and two nodes: the guest hosts the store once its host is silent for a lease."""
+    """On c10d with one endpoint: another node hosts the store once its host is silent for a lease."""
     store_grace_s: float = 30.0
     """How long workers go on while the store does not answer."""
     connect_timeout_s: float = 60.0

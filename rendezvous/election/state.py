@@ -12,8 +12,8 @@ HOLDS = 0.8
 """Leases behind an acknowledged heartbeat, or a promise, for which this node may vote. The host, or the node that was
 promised the vote and hosts by now, goes on without this node no earlier than one lease behind it."""
 SILENT_HOLDS = 1.5
-"""The same where the host is silent. A voter that the host loses counts as lost one lease behind its heartbeat, or later;
-what the host begins then, the others read, and those that do not are not silent for so long before half a lease more."""
+"""The same where the host is silent. The host loses a voter one lease behind its last heartbeat, or later. Voters that
+do not read what it begins then had a heartbeat acknowledged until then, so they find it silent half a lease later."""
 
 
 class Phase(Enum):

@@ -109,8 +109,8 @@ def job(seed: int, nodes: int, *, survivor_goes: bool = False) -> Cluster:
 def play(
     seed: int, *, leaves: bool = False, survivor_goes: bool = False, kinds: tuple[Callable[[Fault], None], ...] = KINDS
 ) -> Cluster:
-    """Play it. `leaves`: some hosts leave. `survivor_goes`: a host that is silent is replaced. `kinds`: of faults. Raises
-    Broken, naming the seed."""
+    """Play it. `leaves`: some hosts leave. `survivor_goes`: a host that is silent is replaced. `kinds`: of faults.
+    Raises Broken, naming the seed."""
     rng = random.Random(~seed)
     cluster = job(seed, rng.choice((2, 3, 3, 4, 5, 5, 7, 9)), survivor_goes=survivor_goes)
     cluster.hosted("n0").most = rng.choice((3, 5, 99))

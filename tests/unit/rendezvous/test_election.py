@@ -308,7 +308,7 @@ def test_half_of_a_group_is_no_majority() -> None:
     assert not elects(Electorate(("h", "a"), ("a", "b", "c", "d")), "ab", "h", "h")
 
 
-# -- a host that is silent, where survivor=go was given -------------------------------------------------------------------
+# -- a host that is silent, where survivor=go was given ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nodes", ["abc", "abcd", "abcde"])
