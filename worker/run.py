@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -40,7 +40,7 @@ from .schedule import Every, Exchanges, Timetable
 from .shards.conditions import accept
 from .shards.digest import digest
 from .shards.sharding import Sharding
-from .values import Mean, Vars
+from .values import Mean, Vars, compare
 from .world import World
 
 _VARS, _STREAMS, _METRICS = "run.vars", "run.streams", "run.metrics"
@@ -75,9 +75,7 @@ class Run:
         "safetensors". copy_to: slower storage that each checkpoint is copied to, a directory or a URL of fsspec's.
         shards: level `bits`, for 1 to so many ranks (default: none; see `shards`). stop_before: so many seconds before
         the job's deadline all ranks save and stop (default: as many as a save needs, measured; False: they do not).
-        states: by name, anything with `state_dict` and `load_state_dict`.
-
-        Collective. Raises Misused, WrongState.
+        states: by name, anything with `state_dict` and `load_state_dict`. Collective. Raises Misused, WrongState.
         """
         states = keepable(states)
         self._world = World()
@@ -144,32 +142,28 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are left, the interrupted one first. Saves at the end of each, and waits for
         the last save; ends early where `stop` was called. From here on an uncaught exception ends this rank at once."""
-        end_when_uncaught(self.log, self.rank, self.world_size)
-        self.account.begin_loop(over_epochs=True)
-        while self.epoch < count and not self.stopping:
-            yield self.epoch
-            if not self.stopping:
-                self.epoch += 1
-                self.account.next_epoch()
-                self._between(force=True)
-        self._end()
+        with self._looping():
+            while self.epoch < count and not self.stopping:
+                yield self.epoch
+                if not self.stopping:
+                    self.epoch += 1
+                    self.account.next_epoch()
+                    self._between(force=True)
 
     def batches(self, loader: Loader, steps: int) -> Iterator[Any]:
         """Batches of one epoch after the other, until the run has `steps` steps. Raises Misused where an epoch passes
         without `step`. As `epochs` otherwise."""
-        end_when_uncaught(self.log, self.rank, self.world_size)
-        self.account.begin_loop(over_epochs=True)
-        while self.steps < steps and not self.stopping:
-            before = self.steps
-            self.account.next_epoch()
-            for batch in loader:
-                yield batch
-                if self.steps >= steps or self.stopping:
-                    break
-            else:
-                if self.steps == before:
-                    raise Misused(f"an epoch of loader {loader.name!r} passed without run.step()")
-        self._end()
+        with self._looping():
+            while self.steps < steps and not self.stopping:
+                before = self.steps
+                self.account.next_epoch()
+                for batch in loader:
+                    yield batch
+                    if self.steps >= steps or self.stopping:
+                        break
+                else:
+                    if self.steps == before:
+                        raise Misused(f"an epoch of loader {loader.name!r} passed without run.step()")
 
     def step(self) -> None:
         """After each optimizer step: the batches that were handed out are trained on. A save or exchange that is due is
@@ -198,7 +192,6 @@ class Run:
         """At level `bits`, `for x, y in run.shards(batch): loss_sum(net(x), y).backward()`: this rank's shards of a
         batch of `loader`, each under random numbers of its own. The loss is the sum over the shard's samples; behind
         the loop each `grad` is the mean over the samples of the global batch, the same bits over any number of ranks.
-
         Under `torch.no_grad()` nothing is summed. Collective. Raises Misused.
         """
         if self._sharding is None:
@@ -238,8 +231,8 @@ class Run:
         return self._early.deadline.left_s()
 
     def fail_together(self) -> AbstractContextManager[None]:
-        """Around the loop: an exception on this rank ends its process at once, with the cause in the error file, so
-        that no other rank waits for it in a collective until the timeout: the launcher sees the exit and ends them."""
+        """Around the loop: an exception on this rank ends its process at once, with the cause in the error file: no
+        other rank waits for it in a collective, as the launcher sees the exit and ends them."""
         return fail_together(self.log, self.rank)
 
     def close(self) -> None:
@@ -255,6 +248,7 @@ class Run:
             elif unsaved:
                 self._save(self._requests.label or "")
             self._persistence.wait()
+            self._world.most([0])  # the others' as well: who ends before has the launcher end them as they write
         self._marks.ended()
         self._requests.saved(self._persistence.wait)
         self._requests.closed()
@@ -350,7 +344,12 @@ class Run:
     def _save_s(self) -> float:
         return known_s(self._timetable.longest_s, self._persistence.took_s, self._persistence.busy)
 
-    def _end(self) -> None:
+    @contextmanager
+    def _looping(self) -> Iterator[None]:
+        end_when_uncaught(self.log, self.rank, self.world_size)
+        self.account.begin_loop(over_epochs=True)
+        with self._early.noticing(lambda: (self.stopping, self._reached()[1] - self._saved[1])):
+            yield
         self.close()
         if self.stopping and not self._requests.stop_ordered:
             self._early.leave(self.steps)
@@ -359,6 +358,7 @@ class Run:
         self._enter()
         began_s = monotonic()
         label = next((text for text in self._world.gather(label) if text), "")
+        compare(self.vars, self._world, self.log)
         # Of two checkpoints of one place that differ in `asked`, both are kept.
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "order": ORDER_VERSION, "asked": self._asked}
         run |= {"world_size": self.world_size, "means": self._reductions.means(), "rehearsed": self.account.rehearsed}

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .loop.log import RunLog
+from .shards.digest import sum_of
+from .world import World
+
 
 class Vars:
     """`run.vars.best = 0.3`: attributes that checkpoints keep. Numbers, texts, lists, dicts and tensors."""
@@ -23,6 +27,19 @@ class Vars:
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.__dict__.get(name, default)
+
+
+def compare(kept: Vars, world: World, log: RunLog) -> None:
+    """Collective: says once where the ranks have different values, of which a checkpoint keeps those of rank 0."""
+    if world.size == 1:
+        return
+    sums = world.gather(sum_of(kept.state_dict()))
+    differs = next((rank for rank, text in enumerate(sums) if text != sums[0]), 0)
+    if differs and not world.rank:
+        log.warning_once(
+            f"run.vars of rank {differs} is not that of rank 0, and a start gives all ranks that of rank 0: keep what "
+            "is the same on all of them, as run.mean makes it"
+        )
 
 
 class Mean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import os
@@ -99,6 +100,7 @@ class World(Party):
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             # The training's own groups carry no message of ours, whatever their backend is.
             if self.size > 1:
+                atexit.register(leave_groups)
                 self._group = _new_group(None)
                 # A rank that has its group may fail in its next line; the others would fail in the midst of theirs, and
                 # name a connection instead of what is wrong.
@@ -153,10 +155,27 @@ class World(Party):
         return [int(number) for number in largest]
 
 
+_ours: list[Callable[[], Any]] = []
+"""The groups of this library."""
+
+
 def _new_group(members: list[int] | None) -> Callable[[], Any]:
-    # Weak: torch holds the group until destroy_process_group; one that lives on to the end of the interpreter may abort
-    # the process there.
-    return weakref.ref(dist.new_group(members, backend="gloo", use_local_synchronization=members is not None))
+    # Weak: torch holds the group until destroy_process_group.
+    made = weakref.ref(dist.new_group(members, backend="gloo", use_local_synchronization=members is not None))
+    _ours.append(made)
+    return made
+
+
+def leave_groups() -> None:
+    """At the end of an interpreter: threads of a gloo group that is still there may abort the process. The training's
+    own group is left as well where it is gloo's; others may wait for ranks."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    if dist.get_backend() == dist.Backend.GLOO:
+        dist.destroy_process_group()
+        return
+    for group in [alive for each in _ours if (alive := each()) is not None]:
+        dist.destroy_process_group(group)
 
 
 def _tensor_of(data: bytes) -> torch.Tensor:

@@ -66,7 +66,7 @@ class Order:
 
 
 class Writer:
-    """The thread is started by the first save and ends with the process; `wait` is what makes an end clean."""
+    """Each save has a thread of its own, which the end of the process waits for; `wait` says whether it failed."""
 
     def __init__(
         self,
@@ -93,7 +93,8 @@ class Writer:
     def start(self, order: Order) -> None:
         """Writes in the background. The one before must be done."""
         self._now = order
-        self._thread = threading.Thread(target=self._run, args=(order,), name="checkpoint-writer", daemon=True)
+        # Not a daemon: an interpreter that ends waits for it, where the script has left the loop by `break`.
+        self._thread = threading.Thread(target=self._run, args=(order,), name="checkpoint-writer", daemon=False)
         self._thread.start()
 
     def wait(self) -> None:

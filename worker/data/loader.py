@@ -193,6 +193,11 @@ class Loader:
         return account.place(self.name)[1] if account.rehearses else account.cursors[self.name].position
 
     @property
+    def batches_done(self) -> int:
+        """Batches of the epoch that are committed: where `enumerate(loader, loader.batches_done)` begins in a start."""
+        return -(-self.position // self.global_batch)
+
+    @property
     def total(self) -> int | None:
         """Positions of a whole epoch; None for a stream, whose length is not known."""
         return None if self.is_stream else self._cut(self.epoch).end

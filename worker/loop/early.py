@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-
-import torch.distributed as dist
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ...proto.endings import PREEMPTED
 from . import deadline as times
@@ -52,17 +51,31 @@ class EarlyEnd:
             "no checkpoint of step %d: %.1f s are left until the deadline, and a save %s", step, left_s, cost
         )
 
+    @contextmanager
+    def noticing(self, stands: Callable[[], tuple[bool, int]]) -> Iterator[None]:
+        """Around the loop over epochs or batches: says what a `break` out of it leaves out. stands: whether the run is
+        stopping, and the steps behind the last checkpoint."""
+        try:
+            yield
+        except GeneratorExit:
+            stopping, unsaved = stands()
+            if unsaved:
+                self._log.warning(
+                    "the loop was left before its end, %d steps behind the last checkpoint; run.close() saves them",
+                    unsaved,
+                )
+            if stopping and "ELASTIC_AGENT_ROUND" in os.environ:
+                self._log.warning(
+                    "the loop was left by the script while the run stops, so this process does not exit with %d, and "
+                    "the job counts as finished; leave that break out: loops end by themselves then",
+                    PREEMPTED,
+                )
+            raise
+
     def leave(self, step: int) -> None:
         """Behind the loop: what follows it in the script belongs to a training that is over, so that under an agent the
         process ends here, with the code that says that the job is to be started again."""
         if "ELASTIC_AGENT_ROUND" in os.environ:
-            # Behind the script's own clean-up: torch's threads may abort an interpreter that ends beside them.
-            atexit.register(_leave_process_group)
             self._asked.drop()
             self._log.info("stopped at step %d, to go on with the next start of the job: exit %d", step, PREEMPTED)
             raise SystemExit(PREEMPTED)
-
-
-def _leave_process_group() -> None:
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()

@@ -25,6 +25,13 @@ class RunLog(_Adapter):
             own.setLevel(logging.WARNING)
         super().__init__(own, {})
         self._rank = rank
+        self._said: set[str] = set()
+
+    def warning_once(self, text: str) -> None:
+        """A warning that is not repeated."""
+        if text not in self._said:
+            self._said.add(text)
+            self.warning(text)
 
     @property
     def every_rank(self) -> logging.LoggerAdapter[logging.Logger]:

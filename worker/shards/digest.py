@@ -16,8 +16,13 @@ def digest(state: Mapping[str, Any]) -> str:
 
     Mappings count by their keys, whatever their order; tensors by type, shape and bytes, whatever their device.
     """
+    return sum_of({"state": state, "generators": _generators()})
+
+
+def sum_of(value: Any) -> str:
+    """SHA-256 of a value as `digest` counts it, in hexadecimal."""
     whole = hashlib.sha256()
-    for part in _parts({"state": state, "generators": _generators()}):
+    for part in _parts(value):
         whole.update(part)
     return whole.hexdigest()
 
