@@ -22,6 +22,10 @@ class Elected:
     """The newest version that any node may have received; `newest` may have been removed since."""
     outcome: Outcome | None = None
     """How the job ended, if its record holds an outcome already."""
+    ended: frozenset[str] = frozenset()
+    """Nodes on which no process of the agent's is left, workers included, by the word of their kernels."""
+    outvoted: frozenset[str] = frozenset()
+    """Nodes that hosted the store and were replaced as they were silent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from ...proto.frozen import replace
 from ..failures import Ending, EndKind
 from ..records import Member, NodeRecord, NodeState, Round, RoundPhase
-from . import charging, standing
+from . import charging, fencing, standing
 from .events import Elected
 from .nodes import HAS_FINISHED, Nodes, Seen
 from .state import Placement, Rendezvous, RoundEnd, Rules, places_of
@@ -72,7 +72,7 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
         phase=newest.phase,
         number=newest.number,
         because=newest.because,
-        nodes=_nodes(newest, event.records, now, rules.own),
+        nodes=_nodes(newest, event, now, rules),
         placement=Placement(
             newest.members,
             newest.master_addr,
@@ -100,34 +100,46 @@ def _settled(newest: Round) -> Ending | None:
     return Ending(newest.number, EndKind.DEPARTURE, newest.because)
 
 
-def _nodes(newest: Round, records: tuple[NodeRecord, ...], now: float, own: str) -> Nodes:
+def _nodes(newest: Round, event: Elected, now: float, rules: Rules) -> Nodes:
     begun = newest.number if newest.phase in UNDER_WAY else newest.number - 1
     # Where the job began again, nobody knows any more who the members were.
     others = begun - 1 if newest.phase in UNDER_WAY and newest.members else begun
     members = {member.node: member for member in newest.members}
-    known = {record.node: record for record in records}
+    known = {record.node: record for record in event.records}
     order = [*members, *(node for node in known if node not in members)]
     nodes = Nodes(
         _seen(known[node], arrival, begun if node in members else others, now)
         if node in known
-        else _without_record(members[node], arrival, begun, now, finished=node in newest.finished)
+        else _lost(_seen(_absent(members[node], begun, newest, event, rules), arrival, begun, now), now)
         for arrival, node in enumerate(order)
     )
     if newest.finishing:
         return nodes
     # One that finished before the job began again, as the predecessor knew; if it is back, its lease shows that.
-    before = [seen for seen in nodes.having(HAS_FINISHED) if seen.record.round < begun and seen.record.node != own]
-    return nodes.with_all(replace(seen, lost=True, lost_at=now) for seen in before)
+    before = [seen for seen in nodes.having(HAS_FINISHED) if seen.record.round < begun]
+    return nodes.with_all(_lost(seen, now) for seen in before if seen.record.node != rules.own)
+
+
+def _lost(seen: Seen, now: float) -> Seen:
+    return replace(seen, lost=True, lost_at=now)
 
 
 def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:
     return Seen(record=record, arrival=arrival, waiting_since=now, heard_at=now, placed=placed, fenced_at=now)
 
 
-def _without_record(member: Member, arrival: int, begun: int, now: float, *, finished: bool) -> Seen:
-    """A member without a readable record counts as lost until it publishes one."""
-    because, state = "its record is not in the store", NodeState.FINISHED if finished else NodeState.LEAVING
-    record = NodeRecord(
-        member.node, member.name, state, seq=-1, round=begun, finished=finished, because=because
-    )  # fmt: skip
-    return replace(_seen(record, arrival, begun, now), lost=True, lost_at=now)
+def _absent(member: Member, begun: int, newest: Round, event: Elected, rules: Rules) -> NodeRecord:
+    """Of a member without a readable record, which counts as lost until it publishes one. A host that was silent found
+    the others lost as these found it so, and ends its workers: the next round gives it a moment for that."""
+    finished = member.node in newest.finished
+    state = NodeState.ENDED if member.node in event.ended else NodeState.LEAVING
+    return NodeRecord(
+        member.node,
+        member.name,
+        NodeState.FINISHED if finished else state,
+        seq=-1,
+        round=begun,
+        finished=finished,
+        because="its record is not in the store",
+        alone_s=fencing.UNWITNESSED * rules.lease_s if member.node in event.outvoted else 0.0,
+    )

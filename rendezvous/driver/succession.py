@@ -320,7 +320,10 @@ class Succession:
         self._awaiting = None
         if here is None:
             return None
-        return connection.call(partial(read_state, epoch, job, announced.version, warn))
+        state = connection.call(partial(read_state, epoch, job, announced.version, warn))
+        if state is None or (voter := self._voter) is None:
+            return None
+        return state[0], replace(state[1], ended=voter.dead | self._dead, outvoted=voter.outvoted)
 
     def handed_over(self, epoch: int) -> tuple[Round, frozenset[str]]:
         """With what this node begins as the host in this epoch: the newest announcement that a majority has read; and
@@ -339,7 +342,7 @@ class Succession:
             number=newest.number + begun,
             host=own or Witness(self._node, "", self._links.port, self._store),
         )
-        awaited = frozenset(member.node for member in newest.members) - voter.dead
+        awaited = frozenset(member.node for member in newest.members) - voter.dead - voter.outvoted
         return following, awaited
 
     @property

@@ -223,7 +223,7 @@ def _withdrawal(state: Voter, rules: Rules) -> Withdraw:
 def _elected(state: Voter) -> Move:
     epoch, own = state.promised
     because = f"elected to host the store (epoch {epoch}) by {', '.join(sorted(state.votes))}"
-    state = replace(state, dead=gone(state), silent=False)
+    state = replace(state, outvoted=gone(state) - state.dead, silent=False)
     return replace(state, phase=Phase.SERVING, host=own, epoch=epoch, because=because), (Serve(epoch),)
 
 

@@ -65,6 +65,8 @@ class Voter:
     """Nodes whose processes are known to be dead."""
     silent: bool = False
     """The host is not known to be dead, but was silent for a lease, and is to be replaced."""
+    outvoted: frozenset[str] = frozenset()
+    """Hosts that this node has replaced so."""
     promised: tuple[int, str] = (0, "")
     """The greatest epoch for which this node has promised its vote, and to whom; "": the candidate has withdrawn."""
     votes: frozenset[str] = frozenset()

@@ -18,7 +18,7 @@ BUGS = (
 """In some seed."""
 BY_SCHEDULE = (
     Mutant("a node elects that the host may have lost", state.may_vote_until, returned(0).becomes(1e9)),
-    Mutant("what was acknowledged need not be read", state.may_vote_until, choice(0).always()),
+    Mutant("what was acknowledged need not be read", state.may_vote_until, choice(1).always()),
 )
 """In one schedule."""
 BY_ORDERS = BUGS[:2]

@@ -66,11 +66,15 @@ class Host:
     def _lost(self, ident: str) -> bool:
         return ident != self.node.ident and self.cluster.now - self.known[ident][0] > LEASE_S
 
+    def _without(self) -> frozenset[str]:
+        """For whom it does not wait as it takes over."""
+        return self.node.voter.dead | self.node.voter.outvoted
+
     def _decide(self) -> None:
         content, now = self.content, self.cluster.now
         if content is not None and not self._taken_over:
             waited = now - self._began_at > LEASE_S
-            if not waited and set(content.members) - self._heard - {self.node.ident} - self.node.voter.dead:
+            if not waited and set(content.members) - self._heard - {self.node.ident} - self._without():
                 return
             self._taken_over = True
             self._announce(content)

@@ -318,7 +318,7 @@ def test_a_host_that_is_silent_for_a_lease_is_replaced_if_that_was_asked_for(nod
     assert {peers.phase(node) for node in nodes[1:]} == {Phase.FOLLOWING}
     peers.wait(1.0)
     assert peers.elected == [("b", 2)]
-    assert "a" in peers.nodes["b"].dead
+    assert (peers.nodes["b"].outvoted, peers.nodes["b"].dead) == (frozenset("a"), frozenset())
 
 
 def test_half_of_the_voters_replace_no_silent_host() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from elastic_agent.rendezvous.codec.records import decode_node, decode_round, encode_node, encode_round
-from elastic_agent.rendezvous.coordinator.events import BeatsSeen, DeadlineReached, HandOver, WakeAt
+from elastic_agent.rendezvous.coordinator import fencing, machine
+from elastic_agent.rendezvous.coordinator.events import BeatsSeen, DeadlineReached, Elected, HandOver, WakeAt
 from elastic_agent.rendezvous.coordinator.fencing import RE_FORMS_S
+from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, Round, RoundPhase, Witness
 from support.builders import record
 from support.rigs.coordinators import LEASE_S, Coordinator, Store
@@ -109,6 +111,19 @@ def test_a_host_that_more_than_half_of_the_voters_do_not_reach_begins_no_round()
         begun = made.state.phase is RoundPhase.RUNNING
         assert (made.state.number if begun else 1) == number
         assert begun is ("more than half of those that may vote do not reach" not in announced(made).because)
+
+
+def test_a_successor_waits_for_no_workers_of_a_host_that_is_dead_and_a_moment_for_a_silent_one() -> None:
+    """On hosts of their own, where nobody sees that its processes have ended."""
+    a, nobody = frozenset("a"), frozenset[str]()
+    for ended, outvoted in (a, nobody), (nobody, a):
+        made = running(node("a"), node("b"), node("c"))
+        last, records = announced(made), tuple(node(name, 3, NodeState.WAITING, 1) for name in "bc")
+        rules = Rules("b", **{**RULES, "max_nodes": 3, "fences": True, "hosted": True})  # type: ignore[arg-type]
+        elected = Elected(2, last, records, ended=ended, outvoted=outvoted)
+        state = machine.step(Rendezvous(), elected, 0.0, rules).state
+        assert (state.number, state.phase) == ((2, RoundPhase.RUNNING) if ended else (1, RoundPhase.OVER))
+        assert fencing.deadlines(state, rules) == [fencing.UNWITNESSED * LEASE_S] * len(outvoted)
 
 
 def hands_over(made: Coordinator) -> bool:
