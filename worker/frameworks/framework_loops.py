@@ -203,6 +203,14 @@ class DrivenRun(Run):
         self._requests.saved(self._persistence.wait)
         self._requests.closed()
 
+    def found_over(self) -> None:
+        """In the place of `finish`, in a start from the state that it saved: there is nothing to save."""
+        self._requests.closed()
+
+    def key_end(self) -> None:
+        """Keys the generators for what the script does behind the loops, in a start that finds them over as well."""
+        self._key_main()
+
     def key_batch(self, name: str) -> None:
         """Keys the generators of this process for the oldest batch that is handed out and not done."""
         if held := self.account.cursors[name].held:

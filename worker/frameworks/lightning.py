@@ -76,7 +76,8 @@ class Hooks:
                 f"strategy {strategy} keeps no whole model on each rank, so its checkpoint cannot be taken between "
                 "batches: use ddp or one device, or turn exact resume off"
             )
-        self._trainer = trainer
+        self._trainer, self._over = trainer, False
+        self._found = self._at = None  # what a fit before this one has left
         self._run = DrivenRun(
             self._next_directory(),
             seed=int(os.environ.get("PL_GLOBAL_SEED", "0")),
@@ -156,14 +157,10 @@ class Hooks:
             return
         run, loop = self._run, trainer.fit_loop.epoch_loop
         ranks = found["ranks"]
+        self._restore_logged(trainer, run, ranks)
         for name, into in (("train", loop._results), ("val", loop.val_loop._results)):
             kept = results.merged([each[name] for each in ranks], run.rank, run.world_size)
             results.restore(into, kept, trainer)
-        mine = ranks[run.rank] if len(ranks) == run.world_size else ranks[0]
-        logged = trainer._logger_connector
-        for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
-            setattr(logged, name, results.restore_values(mine[name], trainer.strategy.root_device))
-        logged._progress_bar_metrics = {name: value.item() for name, value in logged._progress_bar_metrics.items()}
         results.restore_metrics(pl_module, found["metrics"], run.rank)
         _restore_gradients(pl_module, found["gradients"])
         trainer.should_stop = found["should_stop"]
@@ -177,6 +174,24 @@ class Hooks:
         if self._found is not None and self._found["over"]:
             # fit() had come to its end: it returns at once, unless the script asks for more epochs now.
             trainer.should_stop = self._found["should_stop"]
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        if (found := self._found) is not None and self._run is not None:
+            # It returned at once: what the script finds now, and what its next fit begins with, is as it was.
+            self._restore_logged(trainer, self._run, found["ranks"])
+            loops.leave(trainer)
+            self._run.found_over()
+            self._found = None
+        if self._run is not None:
+            self._run.key_end()
+
+    def _restore_logged(self, trainer: Any, run: DrivenRun, ranks: list[dict[str, Any]]) -> None:
+        """What `trainer.callback_metrics` and its like give."""
+        mine = ranks[run.rank] if len(ranks) == run.world_size else ranks[0]
+        logged = trainer._logger_connector
+        for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
+            setattr(logged, name, results.restore_values(mine[name], trainer.strategy.root_device))
+        logged._progress_bar_metrics = {name: value.item() for name, value in logged._progress_bar_metrics.items()}
 
     # -- training ------------------------------------------------------------------------------------------------------
 

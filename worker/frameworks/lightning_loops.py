@@ -64,6 +64,17 @@ def enter(trainer: Any, validating: bool) -> None:
     loop.advance, loop._should_check_val_fx = advance, should_check
 
 
+def leave(trainer: Any) -> None:
+    """Ends a restart whose training was over, so that no loop ran: the next `fit` of this Trainer goes on from here
+    as from a `fit` that it ran itself."""
+    waiting = [trainer.fit_loop]
+    while waiting:
+        loop = waiting.pop()
+        loop._restarting = loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
+        loop.reset_restart_stage()
+        waiting += [inner for inner in vars(loop).values() if hasattr(inner, "reset_restart_stage")]
+
+
 def enter_validation(loop: Any, kept: dict[str, Any], outputs: list[Any]) -> None:
     """Puts the iterator of a validation, just made, at the loader and batch where it was."""
     iterator = loop._combined_loader._iterator

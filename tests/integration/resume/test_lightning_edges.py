@@ -1,0 +1,51 @@
+"""What scripts of Lightning do beside the plainest `fit` is exact as well: real Lightning, real SIGKILL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import support.resume
+from support.resume.jobs import Job, differences, play
+from support.side_environments import side_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SCRIPT = Path(support.resume.__path__[0]) / "lightning_edges_script.py"
+IMPORTS = ["torch", "lightning.pytorch"]
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    return side_python(".frameworks")
+
+
+def killed_and_whole(
+    python: str, path: Path, mode: str, kills: list[str], every: str = "3"
+) -> tuple[dict[Any, list[Any]], dict[Any, list[Any]]]:
+    """What a run that was killed there said, and one that was not, after the same batches."""
+    jobs = [Job(path, name, MODE=mode, ELASTIC_AGENT_SAVE_EVERY=every) for name in ("killed", "whole")]
+    for job in jobs:
+        job.env["ELASTIC_AGENT_EXACT_RESUME"] = str(job.checkpoints)
+    killed, whole = jobs
+    for kill in kills:
+        killed.life(KILL=kill)
+    play(python, SCRIPT, [killed.life(), whole.life()], IMPORTS)
+    assert differences(whole, killed) == []
+    return killed.reported(), whole.reported()
+
+
+@pytest.mark.parametrize("kills", [["1:4", "2:4"], ["fitted", "2:0", "3:4"]])
+def test_a_second_fit_of_the_same_trainer_goes_on(python: str, tmp_path: Path, kills: list[str]) -> None:
+    """Killed in both, between them, and before the second has a checkpoint."""
+    killed, whole = killed_and_whole(python, tmp_path, "twice", kills)
+    assert killed == whole
+
+
+def test_what_stands_behind_fit_finds_what_fit_has_left(python: str, tmp_path: Path) -> None:
+    """The metrics, and the generators."""
+    killed, whole = killed_and_whole(python, tmp_path, "behind", ["fitted"])
+    assert killed == whole
+    assert "validated" in killed["end", 0][1]

@@ -1,0 +1,106 @@
+"""What scripts of Lightning do beside the plainest `fit`; MODE says which.
+
+KILL="1:5" is a SIGKILL in the training batch 5 of epoch 1, KILL="fitted" one behind `fit`. Writes to SEEN.<rank> as
+`tools_script` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+from typing import Any
+
+import lightning.pytorch as pl  # type: ignore[import-not-found, unused-ignore]
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from support.resume.tools_script import KILL, tell, used
+
+
+def may_die(place: str) -> None:
+    if place == KILL:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Numbers(Dataset):  # type: ignore[type-arg]
+    """Its index, and a random draw."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(index), random.random()])
+
+
+class Model(pl.LightningModule):  # type: ignore[misc, unused-ignore]
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2))
+        self.head = torch.nn.Linear(4, 1)
+
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        return ((self.head(self.body(batch)).squeeze(1) - batch[:, 0] / 20) ** 2).mean()
+
+    def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
+        used(self.current_epoch, number, batch)
+        may_die(f"{self.current_epoch}:{number}")
+        loss = self.loss(batch)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: torch.Tensor, number: int) -> None:
+        may_die(f"validated {self.current_epoch}:{number}")
+        self.log("validated", self.loss(batch))
+
+    def test_step(self, batch: torch.Tensor, number: int) -> None:
+        self.log("tested", self.loss(batch))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.02)
+
+
+def trainer_of(*callbacks: Any, **options: Any) -> Any:
+    pl.seed_everything(3, verbose=False)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    options = {"max_epochs": 3, "enable_checkpointing": False, **options}
+    return pl.Trainer(devices=1, callbacks=list(callbacks), **quiet, **options)
+
+
+def fit(trainer: Any, model: Any, train: Any = None) -> None:
+    trainer.fit(model, train or DataLoader(Numbers(22), 4, shuffle=True), DataLoader(Numbers(18), 4))
+
+
+def end(trainer: Any, model: Any, name: str = "end") -> None:
+    state = model.state_dict()
+    digest = hashlib.sha256(b"".join(state[name].cpu().numpy().tobytes() for name in sorted(state))).hexdigest()
+    metrics = {name: float(value) for name, value in sorted(trainer.callback_metrics.items())}
+    tell(name, 0, digest, metrics, [trainer.current_epoch, trainer.global_step])
+
+
+def twice() -> None:
+    """The same Trainer fits again, to more epochs."""
+    trainer, model = trainer_of(max_epochs=2), Model()
+    fit(trainer, model)
+    end(trainer, model, "first")
+    may_die("fitted")
+    trainer.fit_loop.max_epochs = 4
+    fit(trainer, model)
+    end(trainer, model)
+
+
+def behind() -> None:
+    """A test of the model behind `fit`, over samples that are drawn."""
+    trainer, model = trainer_of(), Model()
+    fit(trainer, model)
+    end(trainer, model)
+    may_die("fitted")
+    tell("tested", 0, trainer.test(model, DataLoader(Numbers(18), 4), verbose=False), [], [])
+
+
+if __name__ == "__main__":
+    globals()[os.environ["MODE"]]()
