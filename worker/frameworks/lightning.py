@@ -53,6 +53,8 @@ class Hooks:
         self._at: dict[str, Any] | None = None
         """In a validation: the loader and batch that are about to be used; None in training."""
         self._goes_on_train = self._goes_on_val = False
+        self._swapped = False
+        """Whether the validation that is going on has other weights than the training."""
         self._numbers = {"train": 0, "val": 0}
 
     def state_dict(self) -> dict[str, Any]:
@@ -76,8 +78,7 @@ class Hooks:
                 f"strategy {strategy} keeps no whole model on each rank, so its checkpoint cannot be taken between "
                 "batches: use ddp or one device, or turn exact resume off"
             )
-        self._trainer, self._over = trainer, False
-        self._found = self._at = None  # what a fit before this one has left
+        self._begin_anew(trainer)
         self._run = DrivenRun(
             self._next_directory(),
             seed=int(os.environ.get("PL_GLOBAL_SEED", "0")),
@@ -90,6 +91,10 @@ class Hooks:
         self._take_loaders(trainer)
         if self._found is not None:
             self._hand_over(trainer)
+
+    def _begin_anew(self, trainer: Any) -> None:
+        """Nothing of a fit before this one stays."""
+        self._trainer, self._over, self._found, self._at = trainer, False, None, None
 
     def _next_directory(self) -> Path:
         global _fits  # noqa: PLW0603 - one for each process
@@ -126,7 +131,17 @@ class Hooks:
 
             return setting_up
 
+        def swapped(is_so: bool) -> None:
+            self._swapped = is_so
+
+        def ending() -> None:
+            type(fit).on_run_end(fit)
+            self._over = True
+            self._started.finish()
+
         connector._prepare_dataloader = prepare
+        fit.on_run_end = ending  # behind all hooks of the end, which may leave other weights in the model
+        loops.watch_weights(trainer, swapped)
         fit.setup_data = counted(fit.setup_data, "train")
         fit.epoch_loop.val_loop.setup_data = counted(fit.epoch_loop.val_loop.setup_data, "val")
 
@@ -220,10 +235,6 @@ class Hooks:
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._goes_on_train = False
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._over = True
-        self._started.finish()
-
     # -- validation ----------------------------------------------------------------------------------------------------
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
@@ -246,7 +257,7 @@ class Hooks:
             "seen": {str(number): count for number, count in loop._seen_batches_per_dataloader.items()},
             "outputs": [results.capture_values(each) for each in loop._logged_outputs],
         }
-        may_save = loops.between_updates(trainer) and loops.can_enter_validation(trainer)
+        may_save = not self._swapped and loops.between_updates(trainer) and loops.can_enter_validation(trainer)
         self._run.boundary(may_save, evaluated=loop.batch_progress.current.completed)
         self._begin_batch(f"val{dataloader_idx}")
 

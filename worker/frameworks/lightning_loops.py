@@ -7,7 +7,13 @@ between the last batch and the next, are not taken.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of a number."""
 
 
 def rewind(checkpoint: dict[str, Any], validating: bool) -> None:
@@ -36,6 +42,30 @@ def can_enter_validation(trainer: Any) -> bool:
     ends = most != -1 and steps >= most
     lengths = all(batches != float("inf") for batches in loop.val_loop._max_batches)
     return bool(loop.val_loop._is_sequential and lengths and not ends)
+
+
+def watch_weights(trainer: Any, tell: Callable[[bool], None]) -> None:
+    """Tells at the start of each validation whether a callback or the module has put other weights into the model for
+    it, as averages of weights do. Those of the training may be in no checkpoint then, and to enter this validation in
+    the middle would swap them once more."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+
+    def on_run_start() -> None:
+        before = _sums(trainer)
+        type(loop).on_run_start(loop)
+        tell(_sums(trainer) != before)
+
+    loop.on_run_start = on_run_start
+
+
+def _sums(trainer: Any) -> list[int]:
+    """Of the bits of each parameter; none in Lightning's check before the training."""
+    if trainer.sanity_checking:
+        return []
+    held = [each.detach() for each in trainer.lightning_module.parameters()]
+    real = [torch.view_as_real(each) if each.is_complex() else each for each in held]
+    sums = [each.view(_INTEGERS[each.element_size()]).sum() for each in real]
+    return [int(each) for each in torch.stack(sums).tolist()] if sums else []
 
 
 def enter(trainer: Any, validating: bool) -> None:

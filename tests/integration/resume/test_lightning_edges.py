@@ -49,3 +49,10 @@ def test_what_stands_behind_fit_finds_what_fit_has_left(python: str, tmp_path: P
     killed, whole = killed_and_whole(python, tmp_path, "behind", ["fitted"])
     assert killed == whole
     assert "validated" in killed["end", 0][1]
+
+
+@pytest.mark.parametrize("kills", [["validated 0:3", "1:3", "validated 2:1"], ["fitted"]])
+def test_an_average_of_the_weights_goes_on(python: str, tmp_path: Path, kills: list[str]) -> None:
+    """Which is in the model while it is validated, and behind `fit`."""
+    killed, whole = killed_and_whole(python, tmp_path, "averaged", kills, every="1")
+    assert killed == whole

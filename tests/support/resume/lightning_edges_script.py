@@ -60,6 +60,10 @@ class Model(pl.LightningModule):  # type: ignore[misc, unused-ignore]
     def test_step(self, batch: torch.Tensor, number: int) -> None:
         self.log("tested", self.loss(batch))
 
+    def on_validation_end(self) -> None:
+        if not self.trainer.sanity_checking:
+            tell("validation", self.current_epoch, float(self.trainer.callback_metrics["validated"]), [], [])
+
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.02)
 
@@ -100,6 +104,16 @@ def behind() -> None:
     end(trainer, model)
     may_die("fitted")
     tell("tested", 0, trainer.test(model, DataLoader(Numbers(18), 4), verbose=False), [], [])
+
+
+def averaged() -> None:
+    """A callback that validates an average of the weights, and leaves it in the model at the end."""
+    from lightning.pytorch.callbacks import EMAWeightAveraging  # type: ignore[import-not-found, unused-ignore]
+
+    trainer, model = trainer_of(EMAWeightAveraging(decay=0.9)), Model()
+    fit(trainer, model)
+    end(trainer, model)
+    may_die("fitted")
 
 
 if __name__ == "__main__":
