@@ -165,6 +165,11 @@ class Hooks:
             connector._loaded_checkpoint = found["checkpoint"]
 
         connector.resume_start = resume_start
+        if found["at"] is not None and loops.trained(found["checkpoint"]):
+            # Lightning begins a pass at once, gives it up, and begins the next epoch's behind the validation: the first
+            # is to read nothing of a dataset that keeps its place by itself.
+            account = self._started.account
+            account.skip |= {name for name in account.kept if name.startswith("train")}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         _check_readable(_dumped(trainer))

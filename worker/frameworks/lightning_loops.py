@@ -27,6 +27,11 @@ def rewind(checkpoint: dict[str, Any], validating: bool) -> None:
     progress["is_last_batch"] = False
 
 
+def trained(checkpoint: dict[str, Any]) -> bool:
+    """Whether the epoch's training was over: the validation of a dumped checkpoint is behind its last batch."""
+    return bool(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"])
+
+
 def between_updates(trainer: Any) -> bool:
     """Whether no gradients are kept from the last batch for the next."""
     loop = trainer.fit_loop.epoch_loop

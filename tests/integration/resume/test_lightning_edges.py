@@ -56,3 +56,10 @@ def test_an_average_of_the_weights_goes_on(python: str, tmp_path: Path, kills: l
     """Which is in the model while it is validated, and behind `fit`."""
     killed, whole = killed_and_whole(python, tmp_path, "averaged", kills, every="1")
     assert killed == whole
+
+
+def test_a_stream_goes_on_behind_a_validation_at_the_end_of_an_epoch(python: str, tmp_path: Path) -> None:
+    """It keeps its place by itself, and Lightning reads ahead in a pass that it gives up."""
+    kills = ["validated 0:3", "1:0", "1:1", "validated 1:2", "2:0"]
+    killed, whole = killed_and_whole(python, tmp_path, "stream", kills, every="1")
+    assert killed == whole

@@ -14,7 +14,7 @@ from typing import Any
 
 import lightning.pytorch as pl  # type: ignore[import-not-found, unused-ignore]
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from support.resume.tools_script import KILL, tell, used
 
@@ -35,6 +35,25 @@ class Numbers(Dataset):  # type: ignore[type-arg]
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.tensor([float(index), random.random()])
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    """Keeps its place by itself, also where an iterator is given up."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        while self.at < 22:
+            self.at += 1
+            yield torch.tensor([float(self.at), random.random()])
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
 
 
 class Model(pl.LightningModule):  # type: ignore[misc, unused-ignore]
@@ -76,7 +95,8 @@ def trainer_of(*callbacks: Any, **options: Any) -> Any:
 
 
 def fit(trainer: Any, model: Any, train: Any = None) -> None:
-    trainer.fit(model, train or DataLoader(Numbers(22), 4, shuffle=True), DataLoader(Numbers(18), 4))
+    train = DataLoader(Numbers(22), 4, shuffle=True) if train is None else train
+    trainer.fit(model, train, DataLoader(Numbers(18), 4))
 
 
 def end(trainer: Any, model: Any, name: str = "end") -> None:
@@ -114,6 +134,12 @@ def averaged() -> None:
     fit(trainer, model)
     end(trainer, model)
     may_die("fitted")
+
+
+def stream() -> None:
+    trainer, model = trainer_of(), Model()
+    fit(trainer, model, DataLoader(Stream(), 4))
+    end(trainer, model)
 
 
 if __name__ == "__main__":
