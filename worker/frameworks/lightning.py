@@ -53,6 +53,8 @@ class Hooks:
         self._at: dict[str, Any] | None = None
         """In a validation: the loader and batch that are about to be used; None in training."""
         self._goes_on_train = self._goes_on_val = False
+        self._accumulates = 1
+        """Batches of a step when the loops began."""
         self._swapped = False
         """Whether the validation that is going on has other weights than the training."""
         self._numbers = {"train": 0, "val": 0}
@@ -173,6 +175,7 @@ class Hooks:
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         _check_readable(_dumped(trainer))
+        self._accumulates = trainer.accumulate_grad_batches
         if (found := self._found) is None or self._run is None:
             return
         run, loop = self._run, trainer.fit_loop.epoch_loop
@@ -185,7 +188,7 @@ class Hooks:
         _restore_gradients(pl_module, found["gradients"])
         trainer.should_stop = found["should_stop"]
         self._at = found["at"]
-        loops.enter(trainer, self._at is not None)
+        loops.enter(trainer, self._at is not None, found.get("accumulates"))
         self._goes_on_train = loop.batch_progress.current.completed > 0
         self._goes_on_val = self._at is not None
         self._found = None
@@ -318,6 +321,8 @@ class Hooks:
             "at": None if self._over else self._at,
             "over": self._over,
             "should_stop": bool(trainer.should_stop),
+            # None: as the script says it, also where it says it otherwise from now on.
+            "accumulates": None if (count := trainer.accumulate_grad_batches) == self._accumulates else count,
         }
 
 

@@ -63,3 +63,9 @@ def test_a_stream_goes_on_behind_a_validation_at_the_end_of_an_epoch(python: str
     kills = ["validated 0:3", "1:0", "1:1", "validated 1:2", "2:0"]
     killed, whole = killed_and_whole(python, tmp_path, "stream", kills, every="1")
     assert killed == whole
+
+
+def test_what_a_callback_sets_at_the_start_of_an_epoch_holds_to_its_end(python: str, tmp_path: Path) -> None:
+    """How many batches make a step."""
+    killed, whole = killed_and_whole(python, tmp_path, "accumulated", ["1:5", "validated 1:2", "2:4"], every="1")
+    assert killed == whole

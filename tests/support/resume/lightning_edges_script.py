@@ -136,6 +136,15 @@ def averaged() -> None:
     may_die("fitted")
 
 
+def accumulated() -> None:
+    """A callback that sets at the start of an epoch how many batches make a step."""
+    from lightning.pytorch.callbacks import GradientAccumulationScheduler as Scheduler
+
+    trainer, model = trainer_of(Scheduler({0: 1, 1: 3})), Model()
+    fit(trainer, model)
+    end(trainer, model)
+
+
 def stream() -> None:
     trainer, model = trainer_of(), Model()
     fit(trainer, model, DataLoader(Stream(), 4))
