@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import io
 import os
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ..errors import Misused, NotResumable
 from ..schedule import Every
 from . import lightning_loops as loops
 from . import lightning_results as results
+from . import lightning_state as states
 from . import switch
 from .framework_loops import DrivenRun
 
@@ -55,6 +55,8 @@ class Hooks:
         self._goes_on_train = self._goes_on_val = False
         self._accumulates = 1
         """Batches of a step when the loops began."""
+        self._checked = False
+        """Whether a checkpoint is known to be readable."""
         self._swapped = False
         """Whether the validation that is going on has other weights than the training."""
         self._numbers = {"train": 0, "val": 0}
@@ -97,6 +99,7 @@ class Hooks:
     def _begin_anew(self, trainer: Any) -> None:
         """Nothing of a fit before this one stays."""
         self._trainer, self._over, self._found, self._at = trainer, False, None, None
+        self._checked = False
 
     def _next_directory(self) -> Path:
         global _fits  # noqa: PLW0603 - one for each process
@@ -174,7 +177,6 @@ class Hooks:
             account.skip |= {name for name in account.kept if name.startswith("train")}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        _check_readable(_dumped(trainer))
         self._accumulates = trainer.accumulate_grad_batches
         if (found := self._found) is None or self._run is None:
             return
@@ -185,7 +187,7 @@ class Hooks:
             kept = results.merged([each[name] for each in ranks], run.rank, run.world_size)
             results.restore(into, kept, trainer)
         results.restore_metrics(pl_module, found["metrics"], run.rank)
-        _restore_gradients(pl_module, found["gradients"])
+        states.restore_gradients(pl_module, found["gradients"])
         trainer.should_stop = found["should_stop"]
         self._at = found["at"]
         loops.enter(trainer, self._at is not None, found.get("accumulates"))
@@ -222,6 +224,8 @@ class Hooks:
         run = self._started
         if self._goes_on_train:
             trainer._logger_connector._first_loop_iter = self._goes_on_train = False
+        if not self._checked and loops.began(trainer):
+            self._checked = states.check_readable(states.dumped(trainer))
         run.boundary(loops.between_updates(trainer))
         self._begin_batch("train0")
 
@@ -309,7 +313,8 @@ class Hooks:
             mine[name] = results.capture_values(getattr(logged, name))
         ranks = run.world.gather(mine)
         metrics = results.capture_metrics(trainer.lightning_module, run.world_size)
-        checkpoint = _dumped(trainer)
+        checkpoint = states.dumped(trainer)
+        self._checked = self._checked or states.check_readable(checkpoint)
         if not self._over:
             loops.rewind(checkpoint, self._at is not None)
         automatic = trainer.lightning_module.automatic_optimization
@@ -317,7 +322,7 @@ class Hooks:
             "checkpoint": checkpoint,
             "ranks": ranks,
             "metrics": metrics,
-            "gradients": {} if automatic else _gradients(trainer.lightning_module),
+            "gradients": {} if automatic else states.gradients(trainer.lightning_module),
             "at": None if self._over else self._at,
             "over": self._over,
             "should_stop": bool(trainer.should_stop),
@@ -337,37 +342,3 @@ class _State:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._hooks.loaded(state)
-
-
-def _dumped(trainer: Any) -> dict[str, Any]:
-    """Lightning's checkpoint without hyper-parameters: the script has them, and they may be of any class."""
-    checkpoint: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-    for name in [name for name in checkpoint if "hyper_param" in name or name.startswith("hparams")]:
-        del checkpoint[name]
-    return checkpoint
-
-
-def _check_readable(checkpoint: dict[str, Any]) -> None:
-    """Raises NotResumable where a callback or a module puts something into its state that a checkpoint, which runs no
-    code when it is read, cannot hold."""
-    file = io.BytesIO()
-    torch.save(
-        {name: held for name, held in checkpoint.items() if name not in ("state_dict", "optimizer_states")}, file
-    )
-    file.seek(0)
-    if classes := torch.serialization.get_unsafe_globals_in_checkpoint(file):
-        raise NotResumable(
-            f"the state of a callback or module holds {', '.join(sorted(classes))}, which torch does not load by "
-            "default: keep plain values and tensors, or call torch.serialization.add_safe_globals([...]) in the script"
-        )
-
-
-def _gradients(module: Any) -> dict[str, torch.Tensor]:
-    """With manual optimization a script may keep gradients from one batch to the next."""
-    return {name: held.grad for name, held in module.named_parameters() if held.grad is not None}
-
-
-def _restore_gradients(module: Any, kept: dict[str, torch.Tensor]) -> None:
-    for name, held in module.named_parameters():
-        if name in kept:
-            held.grad = kept[name].to(held.device)

@@ -32,6 +32,11 @@ def trained(checkpoint: dict[str, Any]) -> bool:
     return bool(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"])
 
 
+def began(trainer: Any) -> bool:
+    """Whether a batch has been trained on, so that all callbacks have what their states are made of."""
+    return bool(trainer.fit_loop.epoch_loop.batch_progress.total.completed)
+
+
 def between_updates(trainer: Any) -> bool:
     """Whether no gradients are kept from the last batch for the next."""
     loop = trainer.fit_loop.epoch_loop
@@ -76,8 +81,8 @@ def _sums(trainer: Any) -> list[int]:
 def enter(trainer: Any, validating: bool, accumulates: int | None) -> None:
     """Makes the loops begin where the counts are, when they begin. Called once Lightning has read the counts.
 
-    accumulates: what a callback has set `trainer.accumulate_grad_batches` to, when the epoch began perhaps: that hook is
-    not called again. Lightning's own such callback refuses one that is set before the loops begin.
+    accumulates: what a callback has set `trainer.accumulate_grad_batches` to, when the epoch began perhaps: that hook
+    is not called again. Lightning's own such callback refuses one that is set before the loops begin.
     """
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
 

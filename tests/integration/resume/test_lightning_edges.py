@@ -69,3 +69,8 @@ def test_what_a_callback_sets_at_the_start_of_an_epoch_holds_to_its_end(python: 
     """How many batches make a step."""
     killed, whole = killed_and_whole(python, tmp_path, "accumulated", ["1:5", "validated 1:2", "2:4"], every="1")
     assert killed == whole
+
+
+def test_a_callback_may_make_its_state_when_the_training_begins(python: str, tmp_path: Path) -> None:
+    killed, whole = killed_and_whole(python, tmp_path, "late", ["0:0", "0:1", "1:4"], every="1")
+    assert killed == whole

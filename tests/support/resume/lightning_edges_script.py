@@ -56,6 +56,23 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
         self.at = state["at"]
 
 
+class Mean(pl.Callback):  # type: ignore[misc, unused-ignore]
+    """Whose state is there once the training has begun."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if not hasattr(self, "mean"):
+            self.mean = pl_module.head.weight.detach().clone()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self.mean = self.mean * 0.9 + pl_module.head.weight.detach() * 0.1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean = state["mean"]
+
+
 class Model(pl.LightningModule):  # type: ignore[misc, unused-ignore]
     def __init__(self) -> None:
         super().__init__()
@@ -143,6 +160,13 @@ def accumulated() -> None:
     trainer, model = trainer_of(Scheduler({0: 1, 1: 3})), Model()
     fit(trainer, model)
     end(trainer, model)
+
+
+def late() -> None:
+    trainer, model = trainer_of(mean := Mean()), Model()
+    fit(trainer, model)
+    end(trainer, model)
+    tell("mean", 0, mean.mean.tolist(), [], [])
 
 
 def stream() -> None:
