@@ -190,7 +190,8 @@ class Hooks:
         states.restore_gradients(pl_module, found["gradients"])
         trainer.should_stop = found["should_stop"]
         self._at = found["at"]
-        loops.enter(trainer, self._at is not None, found.get("accumulates"))
+        put_back = functools.partial(states.restore_settings, trainer, found.get("settings"))
+        loops.enter(trainer, self._at is not None, put_back)
         self._goes_on_train = loop.batch_progress.current.completed > 0
         self._goes_on_val = self._at is not None
         self._found = None
@@ -204,6 +205,7 @@ class Hooks:
         if (found := self._found) is not None and self._run is not None:
             # It returned at once: what the script finds now, and what its next fit begins with, is as it was.
             self._restore_logged(trainer, self._run, found["ranks"])
+            states.restore_settings(trainer, found.get("settings"))
             loops.leave(trainer)
             self._run.found_over()
             self._found = None
@@ -326,8 +328,7 @@ class Hooks:
             "at": None if self._over else self._at,
             "over": self._over,
             "should_stop": bool(trainer.should_stop),
-            # None: as the script says it, also where it says it otherwise from now on.
-            "accumulates": None if (count := trainer.accumulate_grad_batches) == self._accumulates else count,
+            "settings": states.settings(trainer, self._accumulates),
         }
 
 

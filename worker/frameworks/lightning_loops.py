@@ -78,18 +78,16 @@ def _sums(trainer: Any) -> list[int]:
     return [int(each) for each in torch.stack(sums).tolist()] if sums else []
 
 
-def enter(trainer: Any, validating: bool, accumulates: int | None) -> None:
+def enter(trainer: Any, validating: bool, put_back: Callable[[], None]) -> None:
     """Makes the loops begin where the counts are, when they begin. Called once Lightning has read the counts.
 
-    accumulates: what a callback has set `trainer.accumulate_grad_batches` to, when the epoch began perhaps: that hook
-    is not called again. Lightning's own such callback refuses one that is set before the loops begin.
+    put_back: called behind all hooks of the start.
     """
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
 
     def reset() -> None:
         del loop.reset
-        if accumulates is not None:
-            trainer.accumulate_grad_batches = accumulates
+        put_back()
         # Only this loop's own mark: that of the validation is what makes it go on.
         fit._restarting = False
         loop._restarting = validating

@@ -19,8 +19,8 @@ def dumped(trainer: Any) -> dict[str, Any]:
 
 
 def check_readable(checkpoint: dict[str, Any]) -> bool:
-    """True. Raises NotResumable where a callback or a module puts something into its state that a checkpoint, which runs
-    no code when it is read, cannot hold."""
+    """True. Raises NotResumable where a callback or a module puts something into its state that a checkpoint, which
+    runs no code when it is read, cannot hold."""
     file = io.BytesIO()
     torch.save(
         {name: held for name, held in checkpoint.items() if name not in ("state_dict", "optimizer_states")}, file
@@ -43,3 +43,40 @@ def restore_gradients(module: Any, kept: dict[str, torch.Tensor]) -> None:
     for name, held in module.named_parameters():
         if name in kept:
             held.grad = kept[name].to(held.device)
+
+
+def settings(trainer: Any, accumulates: int) -> dict[str, Any]:
+    """What callbacks and modules set at the start of an epoch, and is in no checkpoint of Lightning's: that hook is not
+    called again in a start that goes on behind it.
+
+    accumulates: batches of a step when the loops began; what the script says so may change from start to start.
+    """
+    module = trainer.lightning_module
+    modes = {name: each.training for name, each in module.named_modules()}
+    if trainer.validating:  # all are in the mode of an evaluation: those before it
+        modes = dict(getattr(getattr(trainer.fit_loop.epoch_loop.val_loop, "_module_mode", None), "mode", {}))
+    return {
+        "accumulates": None if trainer.accumulate_grad_batches == accumulates else trainer.accumulate_grad_batches,
+        "frozen": [name for name, each in module.named_parameters() if not each.requires_grad],
+        "evaluating": [name for name, training in modes.items() if not training],
+        "untracked": [name for name, each in module.named_modules() if not getattr(each, "track_running_stats", True)],
+    }
+
+
+def restore_settings(trainer: Any, kept: dict[str, Any] | None) -> None:
+    """Puts them back. Lightning's callback for accumulated gradients refuses its own before the loops have begun.
+
+    kept: None: the checkpoint is of an older version, which kept none.
+    """
+    if kept is None:
+        return
+    if kept["accumulates"] is not None:
+        trainer.accumulate_grad_batches = kept["accumulates"]
+    frozen, evaluating, untracked = (set(kept[name]) for name in ("frozen", "evaluating", "untracked"))
+    for name, each in trainer.lightning_module.named_parameters():
+        if each.requires_grad == (name in frozen):
+            each.requires_grad_(name not in frozen)
+    for name, module in trainer.lightning_module.named_modules():
+        module.training = name not in evaluating
+        if hasattr(module, "track_running_stats"):
+            module.track_running_stats = name not in untracked

@@ -74,3 +74,12 @@ def test_what_a_callback_sets_at_the_start_of_an_epoch_holds_to_its_end(python: 
 def test_a_callback_may_make_its_state_when_the_training_begins(python: str, tmp_path: Path) -> None:
     killed, whole = killed_and_whole(python, tmp_path, "late", ["0:0", "0:1", "1:4"], every="1")
     assert killed == whole
+
+
+def test_what_is_frozen_or_in_another_mode_stays_so(python: str, tmp_path: Path) -> None:
+    """A callback changes both when an epoch begins."""
+    killed, whole = killed_and_whole(
+        python, tmp_path, "unfrozen", ["0:4", "1:4", "validated 1:2", "2:3", "fitted"], "1"
+    )
+    assert killed == whole
+    assert killed["trained", 0][:2] == [[True] * 6, False]

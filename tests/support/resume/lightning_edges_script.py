@@ -162,6 +162,30 @@ def accumulated() -> None:
     end(trainer, model)
 
 
+def unfrozen() -> None:
+    """A part of the model is trained from epoch 1 on, another is put into another mode then."""
+    from lightning.pytorch.callbacks import BaseFinetuning
+
+    class Later(BaseFinetuning):  # type: ignore[misc, unused-ignore]
+        def freeze_before_training(self, pl_module: Any) -> None:
+            self.freeze(pl_module.body, train_bn=False)
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            if epoch == 1:
+                self.unfreeze_and_add_param_group(pl_module.body, optimizer, lr=0.01)
+                pl_module.body[2].eval()
+
+    class Head(Model):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.head.parameters(), lr=0.02)
+
+    trainer, model = trainer_of(Later()), Head()
+    fit(trainer, model)
+    end(trainer, model)
+    may_die("fitted")
+    tell("trained", 0, [each.requires_grad for each in model.parameters()], model.body[2].training, [])
+
+
 def late() -> None:
     trainer, model = trainer_of(mean := Mean()), Model()
     fit(trainer, model)
