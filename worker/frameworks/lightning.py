@@ -16,6 +16,7 @@ import torch
 
 from ..errors import Misused, NotResumable
 from ..schedule import Every
+from . import lightning_files as files
 from . import lightning_loops as loops
 from . import lightning_results as results
 from . import lightning_state as states
@@ -183,6 +184,7 @@ class Hooks:
         run, loop = self._run, trainer.fit_loop.epoch_loop
         ranks = found["ranks"]
         self._restore_logged(trainer, run, ranks)
+        files.restore(trainer, ranks[0].get("files", {}))
         for name, into in (("train", loop._results), ("val", loop.val_loop._results)):
             kept = results.merged([each[name] for each in ranks], run.rank, run.world_size)
             results.restore(into, kept, trainer)
@@ -205,6 +207,7 @@ class Hooks:
         if (found := self._found) is not None and self._run is not None:
             # It returned at once: what the script finds now, and what its next fit begins with, is as it was.
             self._restore_logged(trainer, self._run, found["ranks"])
+            files.restore(trainer, found["ranks"][0].get("files", {}))
             states.restore_settings(trainer, found.get("settings"))
             loops.leave(trainer)
             self._run.found_over()
@@ -311,6 +314,7 @@ class Hooks:
         trainer, run = self._trainer, self._started
         loop, logged = trainer.fit_loop.epoch_loop, trainer._logger_connector
         mine = {"train": results.capture(loop._results), "val": results.capture(loop.val_loop._results)}
+        mine["files"] = files.capture(trainer) if run.rank == 0 else {}
         for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
             mine[name] = results.capture_values(getattr(logged, name))
         ranks = run.world.gather(mine)

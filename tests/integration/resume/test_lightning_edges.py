@@ -83,3 +83,10 @@ def test_what_is_frozen_or_in_another_mode_stays_so(python: str, tmp_path: Path)
     )
     assert killed == whole
     assert killed["trained", 0][:2] == [[True] * 6, False]
+
+
+def test_lightnings_own_checkpoints_have_the_names_of_a_run_without_restarts(python: str, tmp_path: Path) -> None:
+    """Killed behind a checkpoint that the next start writes again."""
+    killed, whole = killed_and_whole(python, tmp_path, "files", ["1:3", "2:2"], every="5")
+    assert killed == whole
+    assert killed["files", 0][0][:2] == ["best.ckpt", "last.ckpt"]

@@ -10,17 +10,24 @@ import hashlib
 import os
 import random
 import signal
+import time
 from typing import Any
 
 import lightning.pytorch as pl  # type: ignore[import-not-found, unused-ignore]
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from support.resume.tools_script import KILL, tell, used
+from support.resume.tools_script import CHECKPOINTS, KILL, tell, used
+
+MODE = os.environ["MODE"]
 
 
 def may_die(place: str) -> None:
+    """Not before there is a checkpoint, where MODE depends on one."""
     if place == KILL:
+        end_s = time.monotonic() + 30
+        while MODE == "files" and not list(CHECKPOINTS.glob("step-*")) and time.monotonic() < end_s:
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -186,6 +193,20 @@ def unfrozen() -> None:
     tell("trained", 0, [each.requires_grad for each in model.parameters()], model.body[2].training, [])
 
 
+def files() -> None:
+    """Lightning's own checkpoints, of the best and the last."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    own = ModelCheckpoint(CHECKPOINTS / "own", "best", monitor="validated", save_last=True)
+    numbered = ModelCheckpoint(CHECKPOINTS / "numbered", every_n_train_steps=4, save_top_k=1)
+    trainer, model = trainer_of(own, numbered, enable_checkpointing=True), Model()
+    fit(trainer, model)
+    end(trainer, model)
+    written = [path for folder in ("own", "numbered") for path in sorted((CHECKPOINTS / folder).iterdir())]
+    steps = [torch.load(path, weights_only=True)["global_step"] for path in written]
+    tell("files", 0, [path.name for path in written], steps, float(own.best_model_score))
+
+
 def late() -> None:
     trainer, model = trainer_of(mean := Mean()), Model()
     fit(trainer, model)
@@ -200,4 +221,4 @@ def stream() -> None:
 
 
 if __name__ == "__main__":
-    globals()[os.environ["MODE"]]()
+    globals()[MODE]()
