@@ -17,7 +17,7 @@ import lightning.pytorch as pl  # type: ignore[import-not-found, unused-ignore]
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from support.resume.tools_script import CHECKPOINTS, KILL, tell, used
+from support.resume.tools_script import CHECKPOINTS, KILL, RANKS, tell, used
 
 MODE = os.environ["MODE"]
 
@@ -115,12 +115,13 @@ def trainer_of(*callbacks: Any, **options: Any) -> Any:
     pl.seed_everything(3, verbose=False)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     options = {"max_epochs": 3, "enable_checkpointing": False, **options}
-    return pl.Trainer(devices=1, callbacks=list(callbacks), **quiet, **options)
+    options |= {"devices": RANKS, "strategy": "ddp" if RANKS > 1 else "auto"}
+    return pl.Trainer(callbacks=list(callbacks), **quiet, **options)
 
 
 def fit(trainer: Any, model: Any, train: Any = None) -> None:
-    train = DataLoader(Numbers(22), 4, shuffle=True) if train is None else train
-    trainer.fit(model, train, DataLoader(Numbers(18), 4))
+    train = DataLoader(Numbers(24), 4 // RANKS, shuffle=True) if train is None else train
+    trainer.fit(model, train, DataLoader(Numbers(18), 4 // RANKS))
 
 
 def end(trainer: Any, model: Any, name: str = "end") -> None:
