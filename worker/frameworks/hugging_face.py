@@ -6,9 +6,11 @@ that nothing of generators need be restored. `train()` goes on with the newest c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ from typing import Any
 import torch
 
 from ..checkpoints.files import Content, Sums, check_file, sync_directory, write_file
+from ..data.randomness import key_everything
 from ..errors import CheckpointDamaged, Misused, NotResumable, WrongState
-from .stateful import AT_END, NoRun, StatefulLoader
+from ..keys import key_of, mix
+from . import hugging_face_place as calls
+from .hugging_face_place import PLACE, Epochs, Record
 
 MANIFEST = "elastic-agent.json"
 BATCHES = "elastic-agent-batches.json"
 """What the Trainer's count of steps means in samples; it would be another place with batches of another size."""
-PLACE = "elastic-agent-loader.pt"
 _log = logging.getLogger(__name__)
 
 
@@ -32,10 +36,22 @@ class Exact:
     args: Any
     accelerator: Any
     state: Any
-    _epochs: _Epochs | None = None
+    control: Any
+    callback_handler: Any
+    replay = False
+    """Whether an iterable dataset that cannot say where it is may be read again up to the place."""
+    _epochs: Epochs | None = None
     _place: dict[str, Any] | None = None
     """Of the loader, in the checkpoint that is gone on from."""
-    _counts = False
+    _past: Record | None = None
+    """What that checkpoint lacks, if this same call of train() wrote it."""
+    _begins: tuple[int, int] | None = None
+    _call = 1
+    _whole_epochs = 0
+    _over = _only_end = _epoch_ended = _counts = False
+    _started, _carried = 0.0, 0.0
+    _loss: Any = None
+    _logged: tuple[Any, float | None] = (None, None)
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader, not yet prepared, in a loader of this library's."""
@@ -52,34 +68,169 @@ class Exact:
             raise NotResumable(
                 f"transformers {version} with several ranks is not exact over resizes: use transformers 5"
             )
-        _skip_by_place()
-        self._epochs = _Epochs(loader, self.args, self._place)
+        calls.skip_by_place()
+        self._epochs = Epochs(loader, self.args, self._place, self.replay)
         return self._epochs
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """As the Trainer's; without a checkpoint, or with one in `output_dir` that is not whole, the newest one there
-        that verifies is used.
+        that verifies is used. A further call of a process with the same `output_dir` has its own in `train-2` there.
 
         Raises Misused with `save_only_model`, CheckpointDamaged for a checkpoint elsewhere that is not whole,
         WrongState."""
         if self.args.save_only_model:
             raise Misused("save_only_model=True keeps no optimizer, so a start cannot go on exactly: set it to False")
-        chosen = self._chosen(resume_from_checkpoint)
-        self._place = None
+        output, tried = self.args.output_dir, options.get("trial") is not None
+        self._call = 1 if tried else calls.call_of(output)
+        # Trials of a search have folders of their own, and other parameters in each start.
+        chosen = None if tried and resume_from_checkpoint is None else self._chosen(resume_from_checkpoint)
+        self._place = self._past = self._begins = None
+        changed: dict[str, Any] = {}
         if chosen is not None:
             check_batches(chosen, self._batches(), self.args.world_size)
-            self._place = _place_in(chosen)
+            self._place = calls.place_in(chosen)
             # By default callbacks that count, such as for an early end, would begin anew.
             self.args.restore_callback_states_from_checkpoint = True
-        return super().train(resume_from_checkpoint=str(chosen) if chosen else None, **options)  # type: ignore[misc]
+            changed = {"ignore_data_skip": False} if self._place is not None else {}
+            if chosen.resolve().parent == self._folder().resolve():
+                self._past = calls.record_in(chosen)
+                changed["eval_on_start"] = False  # it counts for callbacks, and is in the log
+        with self._watched(), _changed(self.args, changed):
+            done = super().train(resume_from_checkpoint=str(chosen) if chosen else None, **options)  # type: ignore[misc]
+        if not tried:
+            calls.call_ended(output)
+        self._key("behind")
+        return done
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Within it, what the Trainer sets to 0 in each start is put back, and the ends of epochs are known."""
+        handler = self.callback_handler
+        begin, end = handler.on_train_begin, handler.on_epoch_end
+
+        def beginning(*args: Any, **options: Any) -> Any:
+            self._put_back()
+            return begin(*args, **options)
+
+        def ending(*args: Any, **options: Any) -> Any:
+            self._epoch_ended = True
+            return end(*args, **options)
+
+        handler.on_train_begin, handler.on_epoch_end = beginning, ending
+        try:
+            yield
+        finally:
+            handler.on_train_begin, handler.on_epoch_end = begin, end
+
+    def _put_back(self) -> None:
+        """What the last start had added up."""
+        past, self._started = self._past, time.time()
+        self._epoch_ended = False
+        self._loss, self._carried, self._logged = None, 0.0, (None, None)
+        if past is None:
+            return
+        self._started -= past.seconds
+        self._total_loss_scalar, self._globalstep_last_logged = past.total_loss, past.logged_step
+        self._initial_global_step = past.begun_step
+        self._logged = (past.grad_norm, past.learning_rate)
+        loss = past.loss(self.args.process_index, self.args.world_size)
+        if hasattr(self, "_tr_loss"):
+            self._tr_loss += loss
+        elif self._over:  # before transformers 5 it is a local variable
+            self._total_loss_scalar += loss
+        else:
+            self._carried = loss
+
+    def _record(self) -> Record:
+        """Collective."""
+        loss = getattr(self, "_tr_loss", self._loss)
+        loss = torch.zeros((), device=self.args.device) if loss is None else loss.detach()
+        return Record(
+            call=self._call,
+            step=self.state.global_step,
+            begun_step=getattr(self, "_initial_global_step", 0),
+            seconds=time.time() - self._started,
+            total_loss=self._total_loss_scalar,
+            logged_step=self._globalstep_last_logged,
+            losses=self.accelerator.gather(loss.reshape(1)).tolist(),
+            epoch_ended=self._epoch_ended,
+            early_end=self.control.should_training_stop and calls.has_ended_early(self.callback_handler.callbacks),
+            epoch_left=self.control.should_epoch_stop and not self.control.should_training_stop,
+            max_steps=self.state.max_steps,
+            grad_norm=None if self._logged[0] is None else float(self._logged[0]),
+            learning_rate=self._logged[1],
+        )
+
+    def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
+        """As the Trainer's; a training that is over has no epoch left."""
+        values = super().set_initial_training_values(*args, **options)  # type: ignore[misc]
+        self._whole_epochs, past, epochs = values[0], self._past, self._epochs
+        self._over = past is not None and past.is_over(values[-1])
+        self._only_end = False
+        if epochs is not None and hasattr(super(), "_run_epoch") and hasattr(super(), "_init_training_state"):
+            self._begins = epochs.begins(past)
+        if self._begins is not None and past is not None and not past.epoch_ended:
+            self._only_end = self._over or past.epoch_left or self._begins != epochs.begins(None)  # type: ignore[union-attr]
+        if not self._over:
+            return values
+        last = past.step // values[1] if self._begins is None else self._begins[0] + self._only_end  # type: ignore[union-attr]
+        return (last, *values[1:])
+
+    def _init_training_state(self, *args: Any, **options: Any) -> Any:
+        """As the Trainer's, with the loader's epoch and batch, which it computes otherwise for a stream."""
+        begins = super()._init_training_state(*args, **options)  # type: ignore[misc]
+        self.state.num_train_epochs = self._whole_epochs
+        return self._begins or begins
+
+    def _run_epoch(self, *args: Any, **options: Any) -> Any:
+        """As the Trainer's; behind the last step there is only what it does at the end of an epoch."""
+        if self._only_end:
+            self._only_end, options["num_update_steps_per_epoch"] = False, 0
+        return super()._run_epoch(*args, **options)  # type: ignore[misc]
+
+    def _maybe_log_save_evaluate(self, tr_loss: Any, grad_norm: Any, *args: Any, **options: Any) -> Any:
+        """As the Trainer's, told of the last step also at the end of an epoch where another start has done that."""
+        rate = options.get("learning_rate")
+        if grad_norm is None and rate is None and self._epoch_ended:
+            grad_norm, options["learning_rate"] = self._logged
+        else:
+            self._logged = (grad_norm, rate)
+        self._loss = tr_loss
+        return super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **options)  # type: ignore[misc]
+
+    def _finalize_training(self, trial: Any, samples: Any, start_time: float) -> Any:
+        """As the Trainer's, by the time that all starts took."""
+        return super()._finalize_training(trial, samples, self._started)  # type: ignore[misc]
+
+    def _evaluate(self, *args: Any, **options: Any) -> Any:
+        """As the Trainer's, with random numbers that follow from the step."""
+        self._key("evaluation", self.state.global_step)
+        return super()._evaluate(*args, **options)  # type: ignore[misc]
+
+    def _key(self, *what: Any) -> None:
+        """Keys the generators of this process."""
+        key_everything(mix(key_of(calls.seed_of(self.args), self._call, *what), self.args.process_index))
+
+    def _get_output_dir(self, trial: Any = None) -> str:
+        """As the Trainer's; each further call of train() has a folder of its own."""
+        theirs: str = super()._get_output_dir(trial)  # type: ignore[misc]
+        return theirs if trial is not None or self._call == 1 else str(self._folder())
+
+    def _folder(self, call: int = 0) -> Path:
+        """Of the checkpoints of a call of train(), the current one by default."""
+        call = call or self._call
+        return Path(self.args.output_dir, *([f"train-{call}"] if call > 1 else []))
 
     def _chosen(self, asked: Any) -> Path | None:
         """The checkpoint to go on from."""
         if asked is False:
             return None
-        output = Path(self.args.output_dir)
-        if asked in (None, True):
+        output = self._folder()
+        if asked is None:
             return newest_checkpoint(output)
+        if asked is True:
+            found = (newest_checkpoint(self._folder(call)) for call in range(self._call, 0, -1))
+            return next((each for each in found if each is not None), None)
         if Path(asked).resolve().parent != output.resolve():
             if (Path(asked) / MANIFEST).exists():
                 _check(Path(asked))
@@ -107,6 +258,7 @@ class Exact:
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, **options: Any) -> Any:
         """As the Trainer's, with the loss multiplied by the weight of this rank's part of the batch. A loss that is
         divided by the labels of all ranks has it already."""
+        self._epoch_ended = False
         weight = self._weight()
         if weight and num_items_in_batch is not None and self.args.average_tokens_across_devices:
             weight = 1.0
@@ -117,7 +269,8 @@ class Exact:
             loss = super().training_step(model, inputs, num_items_in_batch, **options)  # type: ignore[misc]
         finally:
             self.accelerator.backward = theirs
-        return loss * weight
+        carried, self._carried = self._carried, 0.0
+        return loss * weight + carried if carried else loss * weight
 
     def _weight(self) -> float:
         return 1.0 if self._epochs is None else self._epochs.weight
@@ -133,12 +286,14 @@ class Exact:
         finally:
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()  # each rank writes a file of its own
+        record = self._record()
         if not self.args.should_save or self._epochs is None:
             return
-        output = self._get_output_dir(trial=trial)  # type: ignore[attr-defined]
+        output = self._get_output_dir(trial=trial)
         folder = Path(output) / f"checkpoint-{self.state.global_step}"
         (folder / BATCHES).write_text(json.dumps(self._batches()))
         torch.save(self._epochs.place(), folder / PLACE)
+        record.write(folder)
         write_manifest(folder)
         self._rotate(output, limit)
 
@@ -157,82 +312,21 @@ class Exact:
         return {"global_batch": whole, "accumulated": self.args.gradient_accumulation_steps}
 
 
-class _Epochs:
-    """The Trainer's training loader: it says `set_epoch`, and by how many batches it begins later."""
-
-    def __init__(self, loader: Any, args: Any, place: dict[str, Any] | None) -> None:
-        """place: of a checkpoint. The Trainer's own count of epochs begins anew with a stream, whose length it does not
-        know, so it says only by how many epochs to go on."""
-        self._args, self._skipped, self._place, self._earlier = args, 0, place, 0
-        self._placed = place is not None
-        self._epoch: int | None = None
-        seed = args.data_seed if args.data_seed is not None else args.seed
-        self._loader = StatefulLoader(loader, NoRun(seed), "train")
-        self.dataset, self.batch_sampler = loader.dataset, None
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    @property
-    def weight(self) -> float:
-        """Of this rank's part of the batch in hand."""
-        return self._loader.weight
-
-    def place(self) -> dict[str, Any]:
-        """After the batch that was handed out last; after an epoch's last one the Trainer begins the next epoch."""
-        return {**self._loader.state_dict(), AT_END: False}
-
-    def skip(self, batches: int) -> None:
-        """Of the epoch that is resumed: before `set_epoch`, and behind it before transformers 5."""
-        if self._placed:
-            return
-        self._skipped = batches
-        if self._epoch is not None:
-            self.set_epoch(self._epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        if self._place is not None:
-            self._loader.load_state_dict(self._place)
-            self._earlier, self._place = self._loader.cursor.epoch - epoch, None
-        else:
-            self._loader.go_to(epoch + self._earlier, self._skipped * self._loader.global_batch)
-        self._skipped = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        from accelerate.utils import send_to_device  # type: ignore[import-not-found, unused-ignore]
-
-        for batch in self._loader:
-            yield send_to_device(batch, self._args.device)
+@contextlib.contextmanager
+def _changed(args: Any, values: dict[str, Any]) -> Iterator[None]:
+    before = {name: getattr(args, name) for name in values}
+    for name, value in values.items():
+        setattr(args, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(args, name, value)
 
 
 def _uncounted(name: str, value: Any) -> Any:
     """Labels that the Trainer does not count."""
     return torch.full_like(value, -100) if name in ("labels", "shift_labels") and torch.is_tensor(value) else value
-
-
-def _place_in(folder: Path) -> dict[str, Any] | None:
-    if not (folder / PLACE).exists():
-        return None  # of a version before, or of another tool: the Trainer's count of steps says it
-    place: dict[str, Any] = torch.load(folder / PLACE, weights_only=True)
-    return place
-
-
-def _skip_by_place() -> None:
-    """The Trainer skips batches by making another DataLoader; ours is put at the place instead."""
-    module: Any = sys.modules["transformers.trainer"]
-    theirs = module.skip_first_batches
-    if getattr(theirs, "by_place", False):
-        return
-
-    def skip_first_batches(loader: Any, count: int = 0) -> Any:
-        if not isinstance(loader, _Epochs):
-            return theirs(loader, count)
-        loader.skip(count)
-        return loader
-
-    skip_first_batches.by_place = True  # type: ignore[attr-defined]
-    module.skip_first_batches = skip_first_batches
 
 
 def check_batches(folder: Path, now: dict[str, int], ranks: int) -> None:
