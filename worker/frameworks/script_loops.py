@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ..checks import keepable
 from ..data.loader import Loader
+from ..data.orderings import plain_batches
 from ..errors import Misused
 from ..loop.gradients import mark
 from ..run import Run
@@ -21,6 +22,13 @@ from . import switch
 
 _LATER, _FIRST_RANKS = "states prepared later", "ranks of the first start"
 """Names among `run.vars`; no attribute that a script could write has a space."""
+
+
+_THEIRS = (
+    "batch_size", "sampler", "batch_sampler", "drop_last", "num_workers", "collate_fn", "pin_memory", "timeout",
+    "worker_init_fn", "prefetch_factor", "persistent_workers", "generator", "multiprocessing_context", "in_order",
+)  # fmt: skip
+"""What a prepared loader says of itself as the script's own does."""
 
 
 class Placed:
@@ -41,6 +49,35 @@ class Placed:
     def exact(self) -> Loader:
         """The loader of this library."""
         return self._prepared.loader(self._number)
+
+    @property
+    def total_batch_size(self) -> int:
+        """Samples of a batch over all ranks, those of the first start."""
+        sampler, batch = self._loader.batch_sampler, self.exact.global_batch
+        if sampler is None or plain_batches(sampler):
+            return batch
+        # Batches of a sampler of the script's own are not cut: each rank has one of them.
+        return int(sampler.batch_size) * batch  # type: ignore[attr-defined]
+
+    @property
+    def total_dataset_length(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Nothing: the order of an epoch follows from its number, which the run counts."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place behind the last step, for code that asks for it; checkpoints have it without being asked."""
+        return self.exact.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to a place, before the loop begins. Raises WrongState for the state of another loader."""
+        self.exact.load_state_dict(state)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _THEIRS:
+            return getattr(self._loader, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __len__(self) -> int:
         return len(self.exact)

@@ -61,6 +61,15 @@ def test_accelerate_keeps_two_models_with_a_loader_each_and_what_is_registered(p
     assert "begins after its last batch by itself" in killed.reported()["refused", 0][0]
 
 
+def test_accelerates_prepared_loader_says_what_scripts_ask_it(python: str, tmp_path: Path) -> None:
+    whole = job(tmp_path, "whole", "accelerate_attributes").life()
+    killed = job(tmp_path, "killed", "accelerate_attributes").life(KILL="0:5").life(KILL="1:9").life()
+    play(python, SCRIPT, [whole, killed], ACCELERATE)
+    assert differences(whole, killed) == []
+    assert {key: told for key, told in killed.reported().items() if key[0] != "killed"} == whole.reported()
+    assert killed.reported()["sizes", 0] == [[4, 4, 64, 0], [False, 64, 16], False]
+
+
 def test_accelerates_schedule_and_metrics_are_those_of_the_first_number_of_ranks(python: str, tmp_path: Path) -> None:
     """Two ranks, then one: a schedule goes on at its pace. Each of 13 evaluated samples is gathered once."""
     whole = job(tmp_path, "whole", "accelerate_late", FIRST_RANKS="2").life(2)

@@ -141,6 +141,31 @@ def accelerate_two() -> None:
     end(torch.nn.ModuleList([accelerator.unwrap_model(net), accelerator.unwrap_model(second), average]))
 
 
+def accelerate_attributes() -> None:
+    """What scripts ask prepared loaders, also in their loops, and the epochs that they say."""
+    from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.frameworks.accelerate import exact
+
+    accelerator = exact(Accelerator(cpu=True), CHECKPOINTS)
+    net, optimizer, loader = accelerator.prepare(*parts(), loader_of(64))
+    for epoch in accelerator.exact.epochs(EPOCHS):
+        loader.set_epoch(epoch)
+        for number, batch in enumerate(loader, loader.exact.position // loader.total_batch_size):
+            used(epoch, number, batch)
+            optimizer.zero_grad()
+            accelerator.backward(loss_of(net, batch))
+            optimizer.step()
+            tell("place", epoch, loader.state_dict()["position"], number, [])
+            may_die(epoch, number)
+    sizes = [loader.batch_size, loader.total_batch_size, loader.total_dataset_length, loader.num_workers]
+    tell(
+        "sizes", 0, sizes, [loader.drop_last, len(loader.sampler), len(loader.batch_sampler)], hasattr(loader, "other")
+    )
+    accelerator.end_training()
+    end(accelerator.unwrap_model(net))
+
+
 def hugging_face(data: Any, **options: Any) -> Any:
     """A Trainer that says which samples each of its steps was given."""
     from transformers import Trainer, TrainerCallback, TrainingArguments  # type: ignore[import-not-found, unused-ignore]
