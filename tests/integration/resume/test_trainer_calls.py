@@ -27,7 +27,7 @@ def compared(python: str, path: Path, mode: str, *kills: list[str], **first: str
     for number, places in enumerate(kills):
         jobs.append(Job(path, f"killed-{number}", MODE=mode))
         if first:
-            jobs[-1].life(**first)
+            jobs[-1].life(1, **first)
         for place in places:
             jobs[-1].life(KILL=place)
     play(python, SCRIPT, [whole, *(job.life() for job in jobs)], HUGGING_FACE)
