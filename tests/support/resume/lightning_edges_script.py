@@ -87,7 +87,8 @@ class Model(pl.LightningModule):  # type: ignore[misc, unused-ignore]
         self.head = torch.nn.Linear(4, 1)
 
     def loss(self, batch: torch.Tensor) -> torch.Tensor:
-        return ((self.head(self.body(batch)).squeeze(1) - batch[:, 0] / 20) ** 2).mean()
+        predicted: torch.Tensor = self.head(self.body(batch)).squeeze(1)
+        return ((predicted - batch[:, 0] / 20) ** 2).mean()
 
     def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
         used(self.current_epoch, number, batch)
