@@ -3,6 +3,8 @@ nodes may host it: all that --rdzv-endpoint lists or, where it names one node, a
 
 from __future__ import annotations
 
+import itertools
+import operator
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 from support.desk import Worker, restarts_of, worker_of
 from support.harness import Cluster
 from support.network import free_port, virtual_switch, why_unavailable
-from support.procfs import slowed
+from support.procfs import connections, slowed
 
 AGAIN_S = 3.0
 """From the end of the host to workers of the next round; measured are 0.5 to 1.1 s."""
@@ -42,7 +44,25 @@ def three(cluster: Cluster) -> list[Worker]:
     cluster.desk.wait_world(1)
     for name in ("b", "c"):
         cluster.start(name)
-    return cluster.desk.wait_world(3)
+    world = cluster.desk.wait_world(3)
+    await_links(cluster)
+    return world
+
+
+def await_links(cluster: Cluster) -> None:
+    """Until each agent is connected to the first one, which hosts, and to each other, beside the store's endpoints: who
+    dies before that is not known to be dead."""
+    served = {int(one.rpartition(":")[2]) for one in cluster.endpoint.split(",")}
+    deadline = time.monotonic() + 20.0
+    while True:
+        each = [connections(node.process.pid) for node in cluster.nodes.values()]
+        between = [{(own, far) for own, far in one if not {own, far} & served} for one in each]
+        links = [sum((far, own) in other for own, far in one) for one, other in itertools.combinations(between, 2)]
+        both = [1 if number < len(each) - 1 else 2 for number in range(len(links))]  # the host connects to nobody
+        if all(map(operator.ge, links, both)):
+            return
+        assert time.monotonic() < deadline, f"links of each two agents after 20 s: {links}"
+        time.sleep(0.02)
 
 
 def test_another_node_hosts_the_store_and_one_job_goes_on(followed: Cluster) -> None:

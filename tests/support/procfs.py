@@ -8,9 +8,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import AnyStr
 
+ESTABLISHED = b"01"
+"""As /proc/net/tcp has it: TCP_ESTABLISHED of the kernel's net/tcp_states.h."""
 TOKEN = "ELASTIC_AGENT_TEST"
 """Environment variable that marks a test's processes, so that they are found also after their parents exited."""
 
@@ -59,6 +62,20 @@ def _turns(pid: int) -> tuple[bytes, bytes]:
     """Its state, and how often it has waited."""
     status = read(f"/proc/{pid}/status")
     return status.partition(b"State:\t")[2][:1], status.partition(b"\nvoluntary_ctxt_switches:\t")[2].split()[0]
+
+
+def connections(pid: int) -> set[tuple[int, int]]:
+    """The ports of its established TCP connections: its own, and the other end's."""
+    held: set[bytes] = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it was closed meanwhile
+            held.add(os.readlink(os.fsencode(fd)))
+    found = set()
+    for line in (read(f"/proc/{pid}/net/tcp") + read(f"/proc/{pid}/net/tcp6")).splitlines():
+        words = line.split()
+        if words[3] == ESTABLISHED and b"socket:[%s]" % words[9] in held:
+            found.add((int(words[1].rpartition(b":")[2], 16), int(words[2].rpartition(b":")[2], 16)))
+    return found
 
 
 def rss_kib(pid: int) -> int:
