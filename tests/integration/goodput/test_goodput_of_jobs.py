@@ -18,7 +18,8 @@ def test_a_killed_job_says_where_its_seconds_went(tmp_path: Path, seed: int) -> 
     found = goodput.play(tmp_path, seed)
     buckets = found["buckets"]
     assert found["exit_code"] == 0
-    assert buckets["useful steps"] >= found["new"] * STEP_S
+    # What is new to the job is not to each worker: at a kill one may be a step ahead of the other.
+    assert buckets["useful steps"] >= (found["new"] - found["killed"]) * STEP_S
     again = found["steps"] - found["new"]
     assert buckets["steps repeated"] >= again * STEP_S
     assert buckets["saving"] >= goodput.WORKERS * (STEPS // EVERY - 1) * SAVE_S
