@@ -60,7 +60,7 @@ class EarlyEnd:
         except GeneratorExit:
             stopping, unsaved = stands()
             if unsaved:
-                self._log.warning(
+                self._log.info(
                     "the loop was left before its end, %d steps behind the last checkpoint; run.close() saves them",
                     unsaved,
                 )
