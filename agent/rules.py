@@ -61,6 +61,6 @@ def rendezvous_rules(node: str, workers: WorkerSpec, spec: RendezvousSpec) -> Re
         fences=spec.fences,
         hosted=not spec.elects,
         succeeds=spec.succeeds,
-        outvotes=spec.survivor_goes and spec.max_nodes > 2,
+        outvotes=spec.outvotes,
         alone_s=alone_s(workers.grace_s, spec),
     )

@@ -213,6 +213,11 @@ class RendezvousSpec:
         return self.listed or (self.backend == "c10d" and self.max_nodes > 1 and not self.static)
 
     @property
+    def outvotes(self) -> bool:
+        """Whether a silent host of the c10d store is replaced by more than half of its voters, and not by its guest."""
+        return self.survivor_goes and self.max_nodes > 2
+
+    @property
     def listed(self) -> bool:
         """Whether --rdzv-endpoint lists the nodes that may host the c10d store."""
         return self.backend == "c10d" and "," in self.endpoint

@@ -82,7 +82,7 @@ def _succession(node: str, spec: RendezvousSpec, warn: Callable[[str], None], te
 
     loud = spec.listed or spec.survivor_goes
     mention = warn if loud else expect
-    goes, pair = spec.survivor_goes, spec.max_nodes == 2
+    goes, pair = spec.survivor_goes, not spec.outvotes
     return Succession(node, spec.lease_s, Links(warn), warn, mention, survivor_goes=goes, pair=pair)
 
 

@@ -247,8 +247,8 @@ class Run:
                 self._skip()
             elif unsaved:
                 self._save(self._requests.label or "")
-            self._persistence.wait()
-            self._world.most([0])  # the others' as well: who ends before has the launcher end them as they write
+            # All wait for all: one that ends before has the launcher end the others as they write.
+            self._world.together(self._persistence.wait)
         self._marks.ended()
         self._requests.saved(self._persistence.wait)
         self._requests.closed()
@@ -348,7 +348,7 @@ class Run:
     def _looping(self) -> Iterator[None]:
         end_when_uncaught(self.log, self.rank, self.world_size)
         self.account.begin_loop(over_epochs=True)
-        with self._early.noticing(lambda: (self.stopping, self._reached()[1] - self._saved[1])):
+        with self._early.noticing(lambda: (self.stopping, self.steps - self._saved[1])):
             yield
         self.close()
         if self.stopping and not self._requests.stop_ordered:

@@ -155,15 +155,15 @@ class World(Party):
         return [int(number) for number in largest]
 
 
-_ours: list[Callable[[], Any]] = []
-"""The groups of this library."""
+_ours: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The groups of this library, as long as torch holds them."""
 
 
 def _new_group(members: list[int] | None) -> Callable[[], Any]:
     # Weak: torch holds the group until destroy_process_group.
-    made = weakref.ref(dist.new_group(members, backend="gloo", use_local_synchronization=members is not None))
-    _ours.append(made)
-    return made
+    made = dist.new_group(members, backend="gloo", use_local_synchronization=members is not None)
+    _ours.add(made)
+    return weakref.ref(made)
 
 
 def leave_groups() -> None:
@@ -174,7 +174,7 @@ def leave_groups() -> None:
     if dist.get_backend() == dist.Backend.GLOO:
         dist.destroy_process_group()
         return
-    for group in [alive for each in _ours if (alive := each()) is not None]:
+    for group in list(_ours):
         dist.destroy_process_group(group)
 
 

@@ -37,7 +37,7 @@ class OneEndpoint(Listed):
         self.replaced: StoreReplaced | None = None
         """As the server at the endpoint showed last: the job of this node is over."""
         self.silent: Endpoint | None = None
-        """Where the host was silent for as long as another one is elected, so that nobody looks for it there."""
+        """Where the host was silent for a lease: the next one is looked for elsewhere."""
         self._places: tuple[Endpoint, ...] = ()
         self._start: Reserve | None = None
         self._bound: socket.socket | None = None

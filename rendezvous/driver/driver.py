@@ -376,9 +376,7 @@ class Driver:
         self._recorded = None
         connection = self._threads.connect(store, "candidate", self._lease_s)
         if self.succession is not None:
-            # Calls to a host that is silent would be given up much later.
-            renew = partial(self._threads.renew_others, "candidate")
-            state = self.succession.take_over(epoch, store, connection, self._job_record, self._warn, renew)
+            state = self.succession.take_over(epoch, store, connection, self._job_record, self._warn)
             if state is not None:
                 self._begin_term(store, own_beats, *state)
 

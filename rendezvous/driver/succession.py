@@ -23,7 +23,7 @@ from ..codec.records import encode_round
 from ..coordinator.events import Elected
 from ..election import events, machine
 from ..election.events import Ballot, Position
-from ..election.state import Phase, Rules, Voter
+from ..election.state import Rules, Voter, has_given_up
 from ..endpoint import Endpoint
 from ..records import NodeRecord, NodeState, Round, RoundPhase, Witness
 from ..store import FIRST_EPOCH, Store
@@ -259,9 +259,9 @@ class Succession:
 
     def _look_elsewhere(self, before: Voter, after: Voter) -> None:
         """Of a silent host, calls are given up long after another one is elected."""
-        stands = [(voter.silent, voter.silent and voter.phase is Phase.PROMISED) for voter in (before, after)]
-        if self._addressed is not None and after.silent and stands[0] != stands[1]:
-            self._addressed.suspect(stands[1][1])
+        changed = (before.silent, has_given_up(before)) != (after.silent, has_given_up(after))
+        if self._addressed is not None and after.silent and changed:
+            self._addressed.suspect(has_given_up(after))
             self._renew()
 
     def _carry_out(self, effect: events.Effect, reply: Reply | None) -> None:
@@ -304,7 +304,6 @@ class Succession:
         connection: Connection,
         job: bytes,
         warn: Warn,
-        hosts: Callable[[], None] = lambda: None,
     ) -> tuple[int, Elected] | None:
         """Serve the store here, and return with what this node coordinates: once all living members of the round are
         here, or a lease has passed, by which they are lost. None: this node ends. On the thread of `serve`."""
@@ -313,7 +312,7 @@ class Succession:
         announced, awaited = self.handed_over(epoch)
         store.host(epoch, self._node, job, (announced.version, encode_round(announced)), self._store)
         self._tell()
-        hosts()
+        self._renew()  # calls to a host that is silent would be given up much later
         until = time.monotonic() + self._rules.lease_s
         self._awaiting = connection
         here = connection.call(lambda session: await_records(awaited - self._dead, until, session, self._node))

@@ -19,6 +19,11 @@ class Electorate:
     before: tuple[str, ...] = ()
     """Those voters of the round before that are members of this one: they may not have read yet that it has begun."""
 
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """In each of which a candidate needs votes."""
+        return (self.voters, self.before) if self.before else (self.voters,)
+
 
 def of_round(members: Sequence[str], last: Electorate, absent: Collection[str]) -> Electorate:
     """Of a round with these members, by group rank. `last`: of the round before. `absent`: nodes that said goodbye, or
@@ -35,15 +40,13 @@ def of_round(members: Sequence[str], last: Electorate, absent: Collection[str]) 
 def elects(electorate: Electorate, votes: Collection[str], dead: Collection[str], host: str) -> bool:
     """Whether these votes replace this host: in each group all that are not known to be dead, or more than half of all
     but the host. Of a group that is dead nobody can elect another."""
-    groups = (electorate.voters, electorate.before) if electorate.before else (electorate.voters,)
-    return bool(votes) and all(_majority(group, votes, dead, host) for group in groups)
+    return bool(votes) and all(_majority(group, votes, dead, host) for group in electorate.groups)
 
 
 def outvotes(electorate: Electorate, votes: Collection[str]) -> bool:
     """Whether these votes replace a host that is only silent: more than half of each group, it and the dead counted. So
     any two majorities share a voter, and the host alone with fewer has none."""
-    groups = (electorate.voters, electorate.before) if electorate.before else (electorate.voters,)
-    return all(2 * sum(node in votes for node in group) > len(group) for group in groups)
+    return all(2 * sum(node in votes for node in group) > len(group) for group in electorate.groups)
 
 
 def _majority(group: Collection[str], votes: Collection[str], dead: Collection[str], host: str) -> bool:

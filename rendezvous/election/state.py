@@ -84,6 +84,11 @@ def may_vote_until(state: Voter, rules: Rules) -> float:
     return sent_at + holds * rules.lease_s if newest <= state.newest else float("-inf")
 
 
+def has_given_up(state: Voter) -> bool:
+    """Whether this node has promised another one to host in the place of a silent host, which it follows no more."""
+    return state.silent and state.phase is Phase.PROMISED
+
+
 def gone(state: Voter) -> frozenset[str]:
     """Who takes no part in the election."""
     return state.dead | {state.host} if state.silent else state.dead

@@ -252,8 +252,8 @@ GOES = {"survivor": "go", "beat": 0.5, "lease": LEASE_S, "last_call_quiet": 0.5}
 
 @pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "there are namespaces")
 def test_a_host_without_power_is_replaced_by_the_majority_if_that_was_asked_for(tmp_path: Path) -> None:
-    """Its packets are dropped, so no kernel says that it is dead. The others train again within a lease and 3 s; a
-    newcomer that knows the endpoint alone waits. Once it is back, it ends, and its worker with it."""
+    """Its packets are dropped, so no kernel says that it is dead. The others train again within a lease and 3 s. Once
+    it is back, it ends, and its worker with it."""
     with ExitStack() as held:
         switch = held.enter_context(virtual_switch())
         for name in "abc":
@@ -278,7 +278,7 @@ def test_a_host_without_power_is_replaced_by_the_majority_if_that_was_asked_for(
 
 
 def test_a_host_that_is_silent_for_the_only_voter_that_is_left_is_not_replaced(tmp_path: Path) -> None:
-    """Of three nodes one has ended and one hosts: half is no majority, and the third one goes on behind the silence."""
+    """Of at most three nodes two are there: half is no majority, and both go on behind the silence."""
     with closing(Cluster("c10d", tmp_path, nnodes="1:3", conf=GOES)) as cluster:
         a = cluster.start("a")
         cluster.desk.wait_world(1)

@@ -55,12 +55,8 @@ class Exact:
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader, not yet prepared, in a loader of this library's."""
-        theirs = self.accelerator.prepare
-        self.accelerator.prepare = lambda loader, *_, **__: loader
-        try:
+        with _changed(self.accelerator, {"prepare": lambda loader, *_, **__: loader}):
             loader = super().get_train_dataloader()  # type: ignore[misc]
-        finally:
-            self.accelerator.prepare = theirs
         if self.args.gradient_accumulation_steps > 1 and self.args.world_size > 1:
             raise NotResumable("gradient_accumulation_steps with several ranks is not exact over resizes: use 1")
         version = sys.modules["transformers"].__version__
@@ -116,11 +112,8 @@ class Exact:
             self._epoch_ended = True
             return end(*args, **options)
 
-        handler.on_train_begin, handler.on_epoch_end = beginning, ending
-        try:
+        with _changed(handler, {"on_train_begin": beginning, "on_epoch_end": ending}):
             yield
-        finally:
-            handler.on_train_begin, handler.on_epoch_end = begin, end
 
     def _put_back(self) -> None:
         """What the last start had added up."""
@@ -280,11 +273,9 @@ class Exact:
 
     def _save_checkpoint(self, model: Any, trial: Any = None, **options: Any) -> None:
         """As the Trainer's, but older ones are removed when this one is whole, and no sooner."""
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
+        limit = self.args.save_total_limit
+        with _changed(self.args, {"save_total_limit": None}):
             super()._save_checkpoint(model, trial, **options)  # type: ignore[misc]
-        finally:
-            self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()  # each rank writes a file of its own
         record = self._record()
         if not self.args.should_save or self._epochs is None:
@@ -313,15 +304,16 @@ class Exact:
 
 
 @contextlib.contextmanager
-def _changed(args: Any, values: dict[str, Any]) -> Iterator[None]:
-    before = {name: getattr(args, name) for name in values}
+def _changed(thing: Any, values: dict[str, Any]) -> Iterator[None]:
+    """Within it, attributes of something have these values."""
+    before = {name: getattr(thing, name) for name in values}
     for name, value in values.items():
-        setattr(args, name, value)
+        setattr(thing, name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            setattr(args, name, value)
+            setattr(thing, name, value)
 
 
 def _uncounted(name: str, value: Any) -> Any:

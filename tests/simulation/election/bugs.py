@@ -12,7 +12,7 @@ BUGS = (
     Mutant("half of the voters elect", electorate._majority, operation(0).plus(1)),
     Mutant("a promise is broken", machine._given, returned(0).never()),
     Mutant("a candidate without the newest announcement is elected", machine._refusal, branch(4).never()),
-    Mutant("newcomers elect alone", electorate.elects, choice(0).never()),
+    Mutant("newcomers elect alone", electorate.Electorate.groups, choice(0).never()),
     Mutant("a living voter without a place is forgotten", electorate.of_round, branch(0).never()),
 )
 """In some seed."""

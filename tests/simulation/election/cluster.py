@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from elastic_agent.rendezvous.election import electorate, events, machine
-from elastic_agent.rendezvous.election.state import Phase, Rules, Voter
+from elastic_agent.rendezvous.election.state import Phase, Rules, Voter, has_given_up
 
 from .hosting import LEASE_S, Content, Host
 
@@ -139,7 +139,7 @@ class Cluster:
 
     def beat(self, node: Node) -> None:
         voter = node.voter
-        if voter.silent and voter.phase is Phase.PROMISED:
+        if has_given_up(voter):
             return
         report = (node.ident, node.stopped)
         self.send(node.ident, voter.host, self._beaten, voter.epoch, self.now, report)
