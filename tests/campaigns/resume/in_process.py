@@ -17,6 +17,7 @@ from elastic_agent.worker.checkpoints.manifest import Manifest
 from elastic_agent.worker.persistence import Found, Snapshot
 from elastic_agent.worker.run import Run
 from elastic_agent.worker.schedule import Every
+from elastic_agent.worker.world import Party
 
 from . import script
 
@@ -33,11 +34,12 @@ class Killed(BaseException):
     """In the place of SIGKILL."""
 
 
-class OneRank:
+class OneRank(Party):
     """As `World`, for ranks that are played one after the other."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.local_rank = rank, size, rank
+        super().__init__(rank, size)
+        self.local_rank = rank
 
     def gather(self, message: Any) -> list[Any]:
         return [message] * self.size
