@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from ..proto.frozen import replace
 from ..rendezvous.agreements import MAX_LABEL_BYTES, Act
 from ..rendezvous.coordinator import events as coordination
 from ..rendezvous.coordinator import explain
@@ -237,6 +238,9 @@ class Agent:
             self._loop.wake_at(order.when, coordination.DeadlineReached())
         elif isinstance(order, coordination.Tell):
             self._tell(order.because, False)
+        elif isinstance(order, coordination.MoveFence):
+            if self.link.fencing is not None:
+                self.link.fencing.hold(order.until - self._loop.now())
         else:
             if isinstance(order, coordination.Announce) and self._on_announce is not None:
                 self._on_announce(order.round)
@@ -284,7 +288,10 @@ class Agent:
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def _open_store(self, effect: events.OpenStore) -> None:
-        if self._connected:  # the job goes on elsewhere, and no worker was ever started
+        if self._connected:  # the job goes on elsewhere, and no worker runs here
+            node = os.urandom(8).hex()  # to others, the one before may have died
+            self._rules = replace(self._rules, node=node)
+            self._rendezvous_rules = replace(self._rendezvous_rules, own=node)
             old, self.link = self.link, self._linked()
             old.close()
             self._loop.forget(self.workers.fileno)

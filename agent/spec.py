@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..proto.frozen import dataclass, field
+from ..rendezvous.records import Survivor
 from .lifecycle.restart_policy import Policy
 from .lifecycle.stop_ladder import LEFTOVER_S, Leftovers
 
@@ -186,8 +187,8 @@ class RendezvousSpec:
     beat_s: float = 1.0
     lease_s: float = 5.0
     """A node without a heartbeat for this long is lost."""
-    survivor_goes: bool = False
-    """On c10d with one endpoint: another node hosts the store once its host is silent for a lease."""
+    survivor: Survivor = Survivor.WAIT
+    """On c10d with one endpoint: who replaces a host of the store that is silent for a lease."""
     store_grace_s: float = 30.0
     """How long workers go on while the store does not answer."""
     connect_timeout_s: float = 60.0
@@ -214,8 +215,8 @@ class RendezvousSpec:
 
     @property
     def outvotes(self) -> bool:
-        """Whether a silent host of the c10d store is replaced by more than half of its voters, and not by its guest."""
-        return self.survivor_goes and self.max_nodes > 2
+        """Whether a silent host of the c10d store is replaced by more than half of its voters. It takes three."""
+        return self.survivor is not Survivor.WAIT and self.max_nodes > 2
 
     @property
     def listed(self) -> bool:

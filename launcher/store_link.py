@@ -15,7 +15,7 @@ from ..agent.spec import EtcdSpec, RendezvousSpec
 from ..rendezvous.driver.driver import Driver, OpenStore
 from ..rendezvous.driver.events import Post
 from ..rendezvous.endpoint import is_loopback, local_address, outward_address, parse_endpoint
-from ..rendezvous.records import JobSpec
+from ..rendezvous.records import JobSpec, Survivor
 from ..rendezvous.store import Join, Store, StoreUnreachable
 
 TYPE_CHECKING = False
@@ -47,8 +47,8 @@ def link_to(
 
     def make(node: str, name: str, post: Post) -> Link:
         lease_s = spec.lease_s if spec.fences or spec.succeeds else 0.0
-        goes = spec.survivor_goes
-        job = JobSpec(spec.run_id, spec.command, spec.min_nodes, spec.max_nodes, spec.nproc, lease_s, goes)
+        nodes = spec.min_nodes, spec.max_nodes
+        job = JobSpec(spec.run_id, spec.command, *nodes, spec.nproc, lease_s, spec.survivor)
         if meeting is not None:
             return _MetDriver(meeting, node, name, job, post, spec.beat_s, spec.lease_s, warn)
         opener = _opener(spec, given, warn, as_program, node, told)
@@ -74,16 +74,17 @@ def link_to(
 def _succession(node: str, spec: RendezvousSpec, warn: Callable[[str], None], tell: Tell | None) -> Succession:
     from ..rendezvous.driver.links import Links
     from ..rendezvous.driver.succession import Succession
+    from ..rendezvous.election.state import Rules
 
     def expect(text: str) -> None:
         """Routine: nearly every job has one endpoint, and most of their hosts live."""
         if tell:
             tell(text, True)
 
-    loud = spec.listed or spec.survivor_goes
-    mention = warn if loud else expect
-    goes, pair = spec.survivor_goes, not spec.outvotes
-    return Succession(node, spec.lease_s, Links(warn), warn, mention, survivor_goes=goes, pair=pair)
+    goes = spec.survivor is Survivor.GO
+    mention = warn if spec.listed or goes else expect
+    rules = Rules(node, spec.lease_s, outvotes=spec.outvotes, survivor_goes=goes)
+    return Succession(rules, Links(warn), warn, mention)
 
 
 def _fencing(node: str, name: str, spec: RendezvousSpec, grace_s: float, warn: Callable[[str], None]) -> Fencing:

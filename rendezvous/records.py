@@ -73,6 +73,23 @@ class Outcome(Enum):
     """A worker asked for the end: the job is to be started again, and goes on then."""
 
 
+OUTVOTING_BEATS = 5
+"""A lease is as long as so many heartbeats, or longer, where more than half of the voters replace a silent host."""
+
+
+class Survivor(Enum):
+    """Who replaces a host of the c10d store that is silent for a lease, as without power."""
+
+    __hash__ = object.__hash__
+
+    WAIT = "wait"
+    """Nobody: the others wait for it."""
+    MAJORITY = "majority"
+    """More than half of those that may vote."""
+    GO = "go"
+    """The same; and of a round of two nodes the other one, at the user's risk."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """What must be the same on all nodes of a job. What may differ is no part of it: number of workers, rank, role,
@@ -87,8 +104,7 @@ class JobSpec:
     """How workers are counted: "number", whichever; or a name such as "gpu"."""
     lease_s: float = 0.0
     """On stores that elect, where it decides when workers end that are cut off; 0: it may differ."""
-    survivor_goes: bool = False
-    """Others go on once the host of the store is silent (--rdzv-conf survivor=go)."""
+    survivor: Survivor = Survivor.WAIT
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,10 @@ class StoreElsewhere(StoreReplaced):
     """The job of this run id goes on at another endpoint: what this node has joined or begun in its place is none."""
 
 
+class StoreOutvoted(StoreElsewhere):
+    """This node hosted the store, was silent, and another one hosts it now."""
+
+
 class StoreFenced(StoreError):
     """A write was refused: another node coordinates now, or another coordinator has written that version."""
 

@@ -59,7 +59,10 @@ EDGES: Mapping[tuple[Phase, Phase], str] = {
     (CONNECTING, JOINING): "the store answers",
     (CONNECTING, ENDED): "the store is not served, the host keeps failing, or a request to stop",
     (JOINING, WORKING): "a round begins with this node",
-    (JOINING, CONNECTING): "the job goes on elsewhere, and no round has begun here",
+    (
+        JOINING,
+        CONNECTING,
+    ): "the job goes on elsewhere, and no round has begun here, or this node was silent as its host",
     (
         JOINING,
         ENDING,
@@ -67,6 +70,7 @@ EDGES: Mapping[tuple[Phase, Phase], str] = {
     (WORKING, STOPPING): "a worker failed, all exited 0, the round ended, the store is lost, or a request to stop",
     (WORKING, JOINING): "the nursery died, and the workers with it",
     (WORKING, ENDING): "the same, too often",
+    (STOPPING, CONNECTING): "workers are gone, and another node hosts the store, as this one was silent",
     (STOPPING, JOINING): "workers are gone; the job goes on",
     (STOPPING, FINISHED): "workers exited 0 and left nothing behind",
     (STOPPING, ENDING): "workers are gone, or do not die; this node will not come back",

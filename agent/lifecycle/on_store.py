@@ -15,11 +15,11 @@ from ...rendezvous.driver.events import (
     StoreWentAway,
 )
 from ...rendezvous.records import NodeState, RoundPhase
-from ...rendezvous.store import JobMismatch, StoreElsewhere, StoreReplaced, VersionMismatch
+from ...rendezvous.store import JobMismatch, StoreElsewhere, StoreOutvoted, StoreReplaced, VersionMismatch
 from .. import exit_status
 from . import on_request, transitions, verdicts
-from .events import Event, OpenStore, WakeAt
-from .state import Node, Rules, StoreOutage, Verdict
+from .events import Effect, Event, WakeAt
+from .state import Node, Phase, Rules, StoreOutage, Verdict
 from .transitions import Move
 
 NAMED = 8
@@ -34,15 +34,18 @@ def on_opened(node: Node, event: StoreOpened, now: float, rules: Rules) -> Move:
 
 
 def on_store_failed_while_joining(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
-    """Where the job goes on elsewhere, and this node has had no place in any round: it begins again there."""
+    """Where the job goes on elsewhere, and this node has had no place in any round or hosted the same job: it begins
+    again there."""
     begun = node.round > 0 or (node.latest_round is not None and node.latest_round.begun)
-    if not isinstance(event.error, StoreElsewhere) or begun or node.verdict is not None:
+    outvoted = isinstance(event.error, StoreOutvoted)
+    if not isinstance(event.error, StoreElsewhere) or (begun and not outvoted) or node.verdict is not None:
         return on_store_failed(node, event, now, rules)
-    fresh = Node(budget=node.budget, requests=node.requests, requested=node.requested)
-    return replace(fresh, because=f"{event.error}; joining it there"), (OpenStore(),)
+    return transitions.begin_anew(node, str(event.error))
 
 
 def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) -> Move:
+    if isinstance(event.error, StoreOutvoted) and _goes_along(node):
+        return _follow(node, str(event.error), now, rules)
     node = replace(node, outage=replace(node.outage, spoiled=True))
     if node.verdict is not None:  # each thread on the store reports it once; only people may cut the grace short
         return transitions.hurry(node, now, str(event.error)) if isinstance(event.error, StoreReplaced) else (node, ())
@@ -54,6 +57,26 @@ def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) ->
         return node, effects
     # The host's node was started again, and is about to run workers of a new job: these must not run beside them.
     node, orders = transitions.hurry(node, now, f"{reason}; killing workers now")
+    return node, (*effects, *orders)
+
+
+def _goes_along(node: Node) -> bool:
+    """Whether this node, another one hosting its job, means to be in it further, once its workers are gone."""
+    going = node.verdict is not None or node.leaving is not None or node.finished
+    return node.phase in (Phase.WORKING, Phase.STOPPING) and not going
+
+
+def _follow(node: Node, because: str, now: float, rules: Rules) -> Move:
+    """Those of the next host's round may run already, so these get no grace."""
+    if node.elsewhere:
+        return node, ()
+    effects: tuple[Effect, ...] = ()
+    if node.phase is Phase.WORKING:
+        node, effects = transitions.stop(node, rules, now, NodeState.STOPPING, because)
+    node = replace(node, elsewhere=because)
+    if node.ladder is None:  # workers are gone already, and a signal that may follow is waited for
+        return transitions.begin_anew(node, because)
+    node, orders = transitions.hurry(node, now, f"{because}; killing workers now")
     return node, (*effects, *orders)
 
 

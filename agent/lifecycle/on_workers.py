@@ -104,6 +104,8 @@ def on_start_failed_while_stopping(node: Node, event: StartFailed, now: float, r
 def on_workers_gone(node: Node, event: WorkersGone, now: float, rules: Rules) -> Move:
     if node.verdict is not None:
         return transitions.end(node, rules, now, node.verdict)
+    if node.elsewhere:
+        return transitions.begin_anew(node, node.elsewhere)
     if node.finished and node.leaving is not None:
         return on_request.on_leave_asked_when_finished(node, LeaveAsked(node.leaving.because), now, rules)
     if node.finished:

@@ -165,6 +165,9 @@ class Node:
     None where nothing of the kind is due, or it was said already."""
     finished: bool = False
     ladder: Ladder | None = None
+    elsewhere: str = ""
+    """STOPPING: why this node begins anew at another host of the store, once its workers are gone. Empty: it does not.
+    """
     verdict: Verdict | None = None
     """What the agent will end with; None while it means to go on."""
     conclude_at: float | None = None

@@ -15,6 +15,7 @@ from .events import (
     KeepLeftovers,
     KillWorkers,
     NameLeftovers,
+    OpenStore,
     PreparePlace,
     Publish,
     SignalWorkers,
@@ -352,6 +353,12 @@ def hurry(node: Node, now: float, because: str) -> Move:
         return node, ()
     node, effects = climb(replace(node, ladder=node.ladder.hurry(now)), now)
     return replace(node, because=because), effects
+
+
+def begin_anew(node: Node, because: str) -> Move:
+    """Join the job at another host of the store. No worker of this node is left."""
+    fresh = Node(budget=node.budget, requests=node.requests, requested=node.requested)
+    return replace(fresh, because=f"{because}; joining it there"), (OpenStore(),)
 
 
 def finish(node: Node, rules: Rules, now: float) -> Move:

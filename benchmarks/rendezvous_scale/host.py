@@ -89,7 +89,7 @@ class Host:
     def _carry_out(self, effect: events.Effect) -> None:
         if isinstance(effect, events.WakeAt):
             self._loop.wake_at(effect.when, events.DeadlineReached())
-        elif not isinstance(effect, events.Tell):
+        elif not isinstance(effect, events.Tell | events.MoveFence):
             self._node.driver.carry_out(effect)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ...agent.errors import UsageError
 from ...agent.spec import RendezvousSpec
 from ...proto.frozen import dataclass
+from ...rendezvous.records import Survivor
 from .values import seconds, suggest, truth, whole
 
 KEYS = {
@@ -24,7 +25,7 @@ KEYS = {
     "keep_alive_interval": "torchrun's name for beat",
     "keep_alive_max_attempt": "heartbeats missed until a node is lost: lease = interval x attempts",
     "store_grace": "seconds for which workers go on while the store does not answer (30)",
-    "survivor": "go: a host of the store that is silent for a lease, as without power, is replaced (wait)",
+    "survivor": "who replaces a host of the store that is silent for a lease: majority, go, or wait (majority)",
     "read_timeout": "seconds to wait for a store at the endpoint, at most join_timeout (60)",
     "timeout": "static: the default of join_timeout and read_timeout (900)",
     "is_host": "whether this node hosts the store (the node that can bind the endpoint does)",
@@ -65,7 +66,8 @@ class RdzvConf:
     lease_s: float
     store_grace_s: float
     connect_timeout_s: float
-    survivor_goes: bool
+    survivor: Survivor | None
+    """None: as the job's size suggests."""
     is_host: bool | None
     rank: int | None
     warnings: tuple[str, ...]
@@ -115,7 +117,7 @@ def read_rdzv_conf(given: Conf, *, static: bool, also: Iterable[str] = ()) -> Rd
         lease_s=lease_s,
         store_grace_s=_time(given, "store_grace", _DEFAULTS.store_grace_s),
         connect_timeout_s=connect_s,
-        survivor_goes=_survivor(given),
+        survivor=_survivor(given),
         is_host=truth(_NAMES["is_host"], given["is_host"]) if "is_host" in given else None,
         rank=whole(_NAMES["rank"], given["rank"]) if "rank" in given else None,
         warnings=tuple(_without_effect(given, static)),
@@ -153,11 +155,14 @@ def _liveness(given: Conf) -> tuple[float, float]:
     return beat_s, lease_s
 
 
-def _survivor(given: Conf) -> bool:
-    found = str(given.get("survivor", "wait")).strip().lower()
-    if found not in ("go", "wait"):
-        raise UsageError(f"--rdzv-conf survivor is {given['survivor']!r}; give go or wait")
-    return found == "go"
+def _survivor(given: Conf) -> Survivor | None:
+    if "survivor" not in given:
+        return None
+    try:
+        return Survivor(str(given["survivor"]).strip().lower())
+    except ValueError:
+        choices = ", ".join(each.value for each in Survivor)
+        raise UsageError(f"--rdzv-conf survivor is {given['survivor']!r}; give one of {choices}") from None
 
 
 def _waits(given: Conf, static: bool) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from ...agent.errors import UsageError
 from ...agent.spec import HandlerSpec, RendezvousSpec
 from ...proto.frozen import dataclass, replace
+from ...rendezvous.records import OUTVOTING_BEATS, Survivor
 from .rdzv_conf import KEYS, Conf, RdzvConf, read_rdzv_conf
 from .values import endpoint as parse_endpoint
 from .values import joined, suggest, whole
@@ -126,11 +127,28 @@ def _base(conf: RdzvConf, backend: str, low: int, high: int) -> RendezvousSpec:
 
 
 def _without_survivor(conf: RdzvConf, why: str) -> None:
-    """Raises UsageError if survivor=go was given, which has no meaning here."""
-    if conf.survivor_goes:
+    """Raises UsageError if a survivor was given that has no meaning here."""
+    if conf.survivor not in (None, Survivor.WAIT):
         raise UsageError(
-            f"--rdzv-conf survivor=go is for c10d with one endpoint and several nodes, but {why}; leave survivor out"
+            f"--rdzv-conf survivor={conf.survivor.value} is for c10d with one endpoint and several nodes, but {why}; "
+            "leave survivor out"
         )
+
+
+def _survivor(conf: RdzvConf, most: int) -> Survivor:
+    """Of a job of so many nodes at most. Half of two is no majority. The host of the store has to find in time that it
+    has none, by heartbeats. Raises UsageError."""
+    if most < 3:
+        return Survivor.GO if conf.survivor is Survivor.GO else Survivor.WAIT
+    if conf.lease_s >= OUTVOTING_BEATS * conf.beat_s or conf.survivor is Survivor.WAIT:
+        return conf.survivor or Survivor.MAJORITY
+    if conf.survivor is None:
+        return Survivor.WAIT
+    raise UsageError(
+        f"--rdzv-conf survivor={conf.survivor.value} needs a lease of {OUTVOTING_BEATS} heartbeats at least, but "
+        f"lease is {conf.lease_s:g} s and beat {conf.beat_s:g} s; give lease={OUTVOTING_BEATS * conf.beat_s:g}, or "
+        "leave survivor out"
+    )
 
 
 def _alone(what: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
@@ -169,7 +187,7 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
     if nodes[1] < 2:
         _without_survivor(conf, f"--nnodes allows {nodes[1]}")
     spec = replace(_base(conf, "c10d", *nodes), endpoint=joined(host, port), node_rank=node_rank, is_host=conf.is_host)
-    return Choice(replace(spec, survivor_goes=conf.survivor_goes), warnings=conf.warnings)
+    return Choice(replace(spec, survivor=_survivor(conf, nodes[1])), warnings=conf.warnings)
 
 
 def _listed(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:

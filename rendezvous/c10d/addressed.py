@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 
 from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
-from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreReplaced, StoreUnreachable
+from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreOutvoted, StoreReplaced, StoreUnreachable
 from .claim import claim
 from .client import TcpStoreClient, connect, connect_any
 from .keys import SERVED, create_keys, excerpt, mark_served, verify
@@ -112,8 +112,8 @@ class AddressedHome(Home):
         self.begun = True
 
     def heed(self, written: bytes) -> None:
-        """What stands as the pointer in the server of this node. Raises StoreElsewhere or StoreReplaced if the job goes
-        on elsewhere."""
+        """What stands as the pointer in the server of this node. Raises StoreElsewhere if the job goes on elsewhere:
+        StoreOutvoted if this node hosted it."""
         if not written or written == self.place.pointer.encode():
             return
         there = read_pointer(written)
@@ -126,7 +126,8 @@ class AddressedHome(Home):
             self._told[:] = [there]
             raise elsewhere(self.place.endpoint, there)
         if there.job == self.place.pointer.job and there.epoch > self.place.pointer.epoch:
-            raise StoreReplaced(
+            self._told[:] = [there]
+            raise StoreOutvoted(
                 f"{there.endpoint} hosts the job now (epoch {there.epoch}), as this node, which hosted it, was silent"
             )
 
@@ -345,12 +346,17 @@ def _is_at(address: Address, there: Pointer) -> bool:
 
 def _returned(listed: OneEndpoint, opening: Opening) -> AddressedStore | None:
     """Serve the pointer that this node was told, and join the job there. Begins a job where no host has followed in
-    time. None: another agent on this host has the endpoint by now."""
+    time. None: another node, or agent on this host, has the endpoint, and no host is where this one was told."""
     where, told_at = listed.first_endpoint, time.monotonic()
     bound = claim(where, forced=opening.is_host is True, shared=opening.hosting.shared).socket
     if bound is None:
-        opening.told.clear()
-        return None
+        try:
+            store = _followed(listed, opening, opening.told[0])
+        except StoreUnreachable:
+            opening.told.clear()
+            return None
+        listed.reserve(opening.start)
+        return store
     listed.server, listed.own = opening.start(bound), where
     listed.point(opening.told[0])
     deadline, pause_s = told_at + opening.connect_timeout_s, RETRY_FIRST_S

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """1: an announcement lists all members of its round. 2: those of a large round are on pages. 3: on stores that elect,
 workers that are cut off end before a newer round begins. 4: on c10d, too. 5: with one endpoint another node may host
-the store next, and tells that endpoint."""
+the store next, and tells that endpoint. 6: more than half of the voters replace a host of it that is silent, and votes
+say for how long it was."""
 MAX_TEXT_CHARS = 4096
 """Texts for people (`because`, a failure's `message`) are cut to this length when written, never refused."""
 MAX_NUMBER = 2**53

@@ -7,7 +7,7 @@ import time
 
 from ...proto import wire
 from ...proto.frozen import dataclass, replace
-from ..records import JobSpec, Outcome
+from ..records import JobSpec, Outcome, Survivor
 from . import fields
 from . import records as codec
 from .command import outline
@@ -51,7 +51,8 @@ def digest(spec: JobSpec, salt: bytes) -> bytes:
     """The salt, and SHA-256 over it and all parts of the spec, each after its length, so that no two specs give the
     same bytes."""
     nodes = (str(spec.min_nodes), str(spec.max_nodes), spec.nproc, repr(spec.lease_s))
-    parts = (spec.run_id, *nodes, *(("survivor=go",) if spec.survivor_goes else ()), *spec.command)
+    survivor = (f"survivor={spec.survivor.value}",) if spec.survivor is not Survivor.WAIT else ()
+    parts = (spec.run_id, *nodes, *survivor, *spec.command)
     raw = [part.encode("utf-8", "surrogatepass") for part in parts]
     return salt + sha256(salt + b"".join(len(part).to_bytes(8, "big") + part for part in raw)).digest()
 

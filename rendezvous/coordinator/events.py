@@ -26,6 +26,11 @@ class Elected:
     """Nodes on which no process of the agent's is left, workers included, by the word of their kernels."""
     outvoted: frozenset[str] = frozenset()
     """Nodes that hosted the store and were replaced as they were silent."""
+    elected_at: float | None = None
+    """When it had the votes of others, in seconds on this host's monotonic clock; None: just now."""
+    silent_since: float | None = None
+    """When the last of those who elected it had sent the last heartbeat that these hosts have acknowledged, on the same
+    clock; None: just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +63,18 @@ class BeatsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessesDied:
+    """No process is left of these nodes' agents, nor of their workers, by the word of their kernels."""
+
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """A deadline requested with WakeAt has passed; early or stale ones are harmless."""
 
 
-Event = Elected | Deposed | NodeSeen | NodesSeen | BeatsSeen | DeadlineReached
+Event = Elected | Deposed | NodeSeen | NodesSeen | BeatsSeen | ProcessesDied | DeadlineReached
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +119,14 @@ class Tell:
     because: str
 
 
+@dataclass(frozen=True, slots=True)
+class MoveFence:
+    """Workers of this node, which hosts the store, may run until then: seconds on this host's monotonic clock."""
+
+    until: float
+
+
 StoreEffect = Announce | ReadBeats | Retire | HandOver
 """What is done on the store, by the coordinator's threads."""
 
-Effect = StoreEffect | WakeAt | Tell
+Effect = StoreEffect | WakeAt | Tell | MoveFence

@@ -108,10 +108,10 @@ def waiting(state: Rendezvous, now: float, rules: Rules) -> str:
         left_s = max(0.0, deadlines.last_call_ends(state, rules) - now)
         return f"{_joined(here, 'most', rules.max_nodes)}; waiting up to {whole(left_s)} s for more"
     left_s = max(0.0, (deadlines.verdict_at(state, rules) or now) - now)
-    if silent := fencing.silent_majority(state, rules):
+    if silent := fencing.silent_majority(state, now, rules):
         return (
             f"waiting up to {whole(left_s)} s for {names(silent)}: more than half of those that may vote do not reach "
-            "this node, and may have elected another host (survivor=go)"
+            "this node, and may have elected another host"
         )
     gone = [f"{seen.record.name} ({'lost' if seen.lost else 'left'})" for seen in state.nodes.values() if seen.gone]
     missing = f"; missing: {listed(sorted(gone))}" if gone else ""

@@ -11,11 +11,13 @@ Also who may vote for the next host of a store that a node hosts (docs/adr/0049)
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..codec.limits import INLINE_MEMBERS
 from ..election.electorate import Electorate, elects, of_round
-from ..records import Member, Witness
+from ..records import OUTVOTING_BEATS, Member, Witness
 from .nodes import ENDED, GOING, LOST, SAW_ENDED, WORKERS_MAY_LIVE, Seen
-from .state import CLOSED, OVER, Rendezvous, Rules
+from .state import CLOSED, OVER, RUNNING, Rendezvous, Rules
 
 WITNESSES = 3
 """So many members of a round, the first, are its witnesses."""
@@ -24,6 +26,16 @@ UNWITNESSED = 0.35
 last heartbeat lets them run for 1.25, and it counts as lost no earlier than one lease behind that."""
 PERMITTED = 0.75
 """Leases for which workers may run behind the last permission of a witness; a tenth more than they do."""
+REACHED = 0.75
+"""Leases behind the arrival of a heartbeat that was acknowledged for which its node has not elected another host as
+this one is silent: it does so no earlier than 0.8 behind the last one (`election.state.HOLDS`)."""
+HOST_HOLDS = 1.4
+"""Leases for which workers of the host run behind the last heartbeat by which it reached half of the voters. It may
+stand still for 0.8 of one and more, as up to 0.6 have passed since then before it does: three heartbeats, of which one
+shows that the one before was acknowledged, and two are the time between readings."""
+OUTVOTED = 1.45
+"""Leases for which these may run behind the last heartbeat that the host acknowledged of those who replace it, as one
+of them is among that half; a moment more than they do."""
 RE_FORMS_S = 2.0
 """So long a host that has ended waits for the next round to begin before it hands the store over: then nobody waits for
 an election, and it mostly takes less."""
@@ -81,16 +93,61 @@ def _cannot_vote(seen: Seen) -> bool:
     return seen.record.state in GOING or (seen.lost and not seen.overdue)
 
 
-def silent_majority(state: Rendezvous, rules: Rules) -> list[Seen]:
-    """Voters of the last round, more than half of them, that are dead or cut off from this node, which hosts the store:
-    they may have elected another host. Empty: those that are silent are no majority."""
+def silent_majority(state: Rendezvous, now: float, rules: Rules) -> list[Seen]:
+    """Voters, more than half of those of the last round or of the one before, that this node, which hosts the store,
+    does not reach: they may have elected another host. Empty: those that are silent are no majority."""
     if not rules.outvotes:
         return []
-    voters = [voter.node for voter in state.placement.voters]
-    ended = _ended_on_their_hosts(state)
-    known = [seen for node in voters if (seen := state.nodes.get(node)) is not None]
-    silent = [seen for seen in known if seen.lost and not seen.overdue and seen.record.presence not in ended]
-    return silent if 2 * len(silent) > len(voters) else []
+    since = now - REACHED * rules.lease_s
+    for group in _reached(state, rules):
+        silent = [state.nodes[node] for node, at in group.items() if at < since and node in state.nodes]
+        if 2 * len(silent) > len(group):
+            return silent
+    return []
+
+
+def host_until(state: Rendezvous, rules: Rules) -> float:
+    """Until when workers of this node, which hosts the store, may run: before others that have replaced it begin a
+    round. It is not replaced while half of the voters, itself counted, reach it."""
+    if not rules.outvotes or state.phase is CLOSED:
+        return float("inf")
+    return min(holds_until(group.values(), rules.lease_s) for group in _reached(state, rules))
+
+
+def holds_until(reached: Collection[float], lease_s: float) -> float:
+    """The same, by when each of one group had elected no other host yet."""
+    latest = sorted(reached, reverse=True)
+    return latest[(len(latest) - 1) // 2] + HOST_HOLDS * lease_s if latest else float("inf")
+
+
+def died(state: Rendezvous, nodes: frozenset[str], now: float, rules: Rules) -> frozenset[str]:
+    """Those of these nodes, which have just died, that have elected no other host before."""
+    since = now - REACHED * rules.lease_s
+    silent = {node for group in _reached(state, rules) for node, at in group.items() if at < since}
+    return nodes - silent
+
+
+def _reached(state: Rendezvous, rules: Rules) -> list[dict[str, float]]:
+    """By each voter of the last round, until when it had elected no other host, as far as this node knows; for ever, if
+    it elects nobody. And the same of the round before, by which those elect that have not read of the last one."""
+    placement = state.placement
+    last = state.number if state.phase in (RUNNING, OVER) else state.number - 1
+    nodes = state.nodes
+    read = [node.node for node in placement.previous if node.node in nodes and nodes[node.node].record.round >= last]
+    voters = _reached_at(state, placement.voters, placement.began_at, rules)
+    previous = _reached_at(state, placement.previous, placement.previous_at, rules)
+    return [voters, previous | dict.fromkeys(read, float("inf"))]
+
+
+def _reached_at(state: Rendezvous, group: tuple[Witness, ...], began_at: float, rules: Rules) -> dict[str, float]:
+    """Of voters of a round that began then. Who has read of that has had a heartbeat acknowledged shortly before."""
+    since = max(state.elected_at, began_at - rules.lease_s / OUTVOTING_BEATS)
+    found = {}
+    for node in [voter.node for voter in group]:
+        seen = state.nodes.get(node)
+        mute = node == rules.own or node in state.died or (seen is not None and seen.record.state in GOING)
+        found[node] = float("inf") if mute else max(since, seen.reached_at if seen is not None else since)
+    return found
 
 
 def cut_off(state: Rendezvous, rules: Rules) -> list[Seen]:
@@ -127,6 +184,8 @@ def needs_reading(state: Rendezvous, rules: Rules) -> bool:
 def ends_at(state: Rendezvous, seen: Seen, rules: Rules) -> float:
     """When the workers of this node, which is cut off, have ended."""
     witnesses = state.placement.witnesses
+    if seen.record.node in state.outvoted:  # nobody has permitted its workers anything
+        return state.silent_since + OUTVOTED * rules.lease_s
     if rules.hosted and all(witness.node == seen.record.node for witness in witnesses):
         return seen.lost_at + UNWITNESSED * rules.lease_s
     known = [seen.lost_at + (seen.record.alone_s or rules.alone_s)]

@@ -38,7 +38,7 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
     aged: dict[str, Seen] = {}
     for node, known in before.items():
         if seen.steady_s is None:
-            now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
+            now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s, state.readings.confirmed_until)
         elif node in seen.counts:  # else it joined after the reading was ordered
             now_known = _held(known, seen.counts[node] >= 0, now, steady=seen.steady_s >= rules.lease_s)
         else:
@@ -66,7 +66,8 @@ def _was_paused(seen_at: float | None, now: float, rules: Rules) -> bool:
     return seen_at is None or now - seen_at > rules.lease_s / 2
 
 
-def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
+def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float, before: float | None) -> Seen:
+    """`before`: when the last reading was asked for that showed the count of `seen`."""
     if seen.lost and 0 <= count < seen.count:
         # Set back by late bytes, or by the node after a stranger wrote over it: only a rise from here shows life.
         return replace(seen, count=count)
@@ -75,7 +76,11 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
         since = _counted_since(seen, now)
         fresh = rose and not seen.lost and unwatched_s < float("inf")  # else late bytes, or unread for long
         alive_at = now if fresh else seen.alive_at
-        return replace(seen, count=count, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
+        found = replace(seen, count=count, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
+        if not rose or before is None:
+            return found
+        several = seen.count >= 0 and count > seen.count + 1
+        return replace(found, reached_at=before if several else seen.arrived_at, arrived_at=before)
     heard_at = min(now, seen.heard_at + unwatched_s)
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:

@@ -18,7 +18,7 @@ from ..failures import Ending, EndKind, looks_like_an_echo, preempts
 from ..records import Outcome, RoundPhase
 from ..text import count
 from . import agreements, charging, deadlines, explain, fencing, leases, ranks, standing
-from .events import Announce, Effect, Elected, Event, HandOver, ReadBeats, Retire, Tell, WakeAt
+from .events import Announce, Effect, Elected, Event, HandOver, MoveFence, ReadBeats, Retire, Tell, WakeAt
 from .nodes import ALIVE, ENDED, LEAVING, MAY_END, MAY_HAVE_WORKERS, READY, STOPPING, WAITING
 from .observations import OBSERVATIONS, Observe
 from .state import CLOSED, GATHERING, LAST_CALL, OVER, RUNNING, Placement, Rendezvous, RoundEnd, Rules, places_of
@@ -135,6 +135,9 @@ def _watch(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, tup
         effects.append(WakeAt(min(wake_ups)))
     if state.phase is CLOSED and _deserted(state, rules):
         effects.append(Retire())
+    if (until := fencing.host_until(state, rules)) != state.fence_until:
+        effects.append(MoveFence(until))
+        state = replace(state, fence_until=until)
     if hands_over_at is not None and now >= hands_over_at:
         effects.append(HandOver(state.version))
     return state, tuple(effects)
@@ -154,7 +157,7 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.ABANDONED, "every node has left")
     if state.how_many(MAY_HAVE_WORKERS):
         return _await_workers(replace(state, because=WAITS), now, rules)
-    may_begin = not fencing.silent_majority(state, rules)
+    may_begin = not fencing.silent_majority(state, now, rules)
     if may_begin and (here >= rules.max_nodes or (here >= rules.min_nodes and state.members)):
         return _start(state, now, rules, explain.enough(here, rules))
     if may_begin and here >= rules.min_nodes:
@@ -171,11 +174,14 @@ def _judge_last_call(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     here = state.how_many(READY)
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
-    if here < rules.min_nodes or fencing.silent_majority(state, rules):
+    if here < rules.min_nodes:
         return replace(state, phase=GATHERING, last_call_until=None, because="a node left during last call")
     if state.how_many(MAY_HAVE_WORKERS):
         return _await_workers(state, now, rules)
-    if here >= rules.max_nodes:
+    full = here >= rules.max_nodes
+    if (full or now >= deadlines.last_call_ends(state, rules)) and fencing.silent_majority(state, now, rules):
+        return replace(state, phase=GATHERING, last_call_until=None, because=WAITS)
+    if full:
         return _start(state, now, rules, explain.enough(here, rules))
     if now >= deadlines.last_call_ends(state, rules):
         return _start(state, now, rules, f"last call ended with {count(here, 'node')}")
@@ -329,6 +335,8 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
     first = state.nodes[members[0].node].record
     placed = (replace(state.nodes[member.node], placed=state.number) for member in members)
     voters, before = fencing.voters(state, members, rules)
+    old = state.placement
+    previous, previous_at = (old.voters, old.began_at) if old.voters else (old.previous, old.previous_at)
     return replace(
         state,
         phase=RUNNING,
@@ -340,6 +348,9 @@ def _start(state: Rendezvous, now: float, rules: Rules, because: str) -> Rendezv
             witnesses=fencing.witnesses(state, members, rules),
             voters=voters,
             before=before,
+            previous=previous,
+            began_at=now,
+            previous_at=previous_at,
             places=places_of(members),
         ),
         since=now,

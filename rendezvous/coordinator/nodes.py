@@ -53,6 +53,10 @@ class Seen:
     record brings it back."""
     lost_at: float = 0.0
     """When it was found to be lost, where it is."""
+    arrived_at: float = float("-inf")
+    """Its newest heartbeat arrived no earlier than then: a reading that was asked for then did not have it."""
+    reached_at: float = float("-inf")
+    """The same of the one before, which has been acknowledged, as another followed."""
     fenced_at: float = 0.0
     """When a record was first read with its `fenced_round`."""
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ...proto.frozen import replace
 from ..records import NodeRecord
-from . import agreements, charging, leases, standing
-from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen, NodesSeen
+from . import agreements, charging, fencing, leases, standing
+from .events import BeatsSeen, DeadlineReached, Deposed, Elected, Event, NodeSeen, NodesSeen, ProcessesDied
 from .nodes import HAS_FINISHED, WAITING, Nodes, Seen
 from .state import Rendezvous, Rules
 from .takeover import take_over
@@ -54,6 +54,8 @@ def _observe_record(state: Rendezvous, record: NodeRecord, nodes: Nodes, now: fl
         heard_at=now,
         alive_at=leases.alive_at(state, old, now, rules),
         count=old.count if old else -1,
+        arrived_at=old.arrived_at if old else float("-inf"),
+        reached_at=old.reached_at if old else float("-inf"),
         placed=old.placed if old else 0,
         since=old.since if old is not None and same else now,
         fenced_at=old.fenced_at if old is not None and old.record.fenced_round >= record.fenced_round else now,
@@ -73,6 +75,10 @@ def observe_beats(state: Rendezvous, event: BeatsSeen, now: float, rules: Rules)
     return aged
 
 
+def observe_deaths(state: Rendezvous, event: ProcessesDied, now: float, rules: Rules) -> Rendezvous:
+    return replace(state, died=state.died | fencing.died(state, event.nodes, now, rules))
+
+
 def observe_time(state: Rendezvous, event: DeadlineReached, now: float, rules: Rules) -> Rendezvous:
     return state
 
@@ -83,6 +89,7 @@ OBSERVATIONS: Mapping[type[Event], Observe] = {
     NodeSeen: observe_node,
     NodesSeen: observe_nodes,
     BeatsSeen: observe_beats,
+    ProcessesDied: observe_deaths,
     DeadlineReached: observe_time,
 }
 """For every event there is."""

@@ -71,6 +71,12 @@ class Placement:
     """As `Round.voters`."""
     before: tuple[str, ...] = ()
     """As `Round.before`."""
+    previous: tuple[Witness, ...] = ()
+    """All voters of the round before, or of the last one that had some. Who has not read of this one elects by that."""
+    began_at: float = float("-inf")
+    """When this round began, if it did in this term."""
+    previous_at: float = float("-inf")
+    """The same of that of `previous`."""
     places: Mapping[str, int] = field(default_factory=dict, repr=False)
     """As `places_of(members)`, which is looked into at every event."""
 
@@ -147,6 +153,16 @@ class Rendezvous:
     """Nodes whose newest record holds requests."""
     served: frozenset[tuple[str, int]] = frozenset()
     """Requests, by node and number, that are done or given up and that records still hold."""
+    died: frozenset[str] = frozenset()
+    """Nodes of whose agents no process is left, by the word of their kernels, and that elected no other host before."""
+    outvoted: frozenset[str] = frozenset()
+    """As `Elected.outvoted`."""
+    elected_at: float = 0.0
+    """When this node had the votes of others, if it was elected; else when its term began."""
+    silent_since: float = 0.0
+    """As `Elected.silent_since`."""
+    fence_until: float = float("inf")
+    """As the last `MoveFence`."""
     epoch: int = 0
     """Of this node's term; 0 while another node coordinates, and then nothing else here means anything."""
     version: int = 0

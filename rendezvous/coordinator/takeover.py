@@ -21,7 +21,7 @@ from __future__ import annotations
 from ...proto.frozen import replace
 from ..failures import Ending, EndKind
 from ..records import Member, NodeRecord, NodeState, Round, RoundPhase
-from . import charging, fencing, standing
+from . import charging, standing
 from .events import Elected
 from .nodes import HAS_FINISHED, Nodes, Seen
 from .state import Placement, Rendezvous, RoundEnd, Rules, places_of
@@ -33,6 +33,9 @@ UNDER_WAY = frozenset({RoundPhase.RUNNING, RoundPhase.OVER})
 def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
     """The state to go on from. It announces itself with the next version, so that all nodes receive the new epoch."""
     began = _begin(event, now) if event.newest is None else _resume(event.newest, event, now, rules)
+    elected_at = now if event.elected_at is None else event.elected_at
+    silent_since = now if event.silent_since is None else event.silent_since
+    began = replace(began, died=event.ended, elected_at=elected_at, outvoted=event.outvoted, silent_since=silent_since)
     finishing = event.newest is not None and event.newest.finishing
     if finishing or any(not seen.lost for seen in began.nodes.any_order(HAS_FINISHED)):
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
@@ -80,6 +83,7 @@ def _resume(newest: Round, event: Elected, now: float, rules: Rules) -> Rendezvo
             witnesses=newest.witnesses,
             voters=newest.voters,
             before=newest.before,
+            previous=tuple(voter for voter in newest.voters if voter.node in newest.before),
             places=places_of(newest.members),
         ),
         end=end,
@@ -110,7 +114,7 @@ def _nodes(newest: Round, event: Elected, now: float, rules: Rules) -> Nodes:
     nodes = Nodes(
         _seen(known[node], arrival, begun if node in members else others, now)
         if node in known
-        else _lost(_seen(_absent(members[node], begun, newest, event, rules), arrival, begun, now), now)
+        else _lost(_seen(_absent(members[node], begun, newest, event), arrival, begun, now), now)
         for arrival, node in enumerate(order)
     )
     if newest.finishing:
@@ -128,9 +132,8 @@ def _seen(record: NodeRecord, arrival: int, placed: int, now: float) -> Seen:
     return Seen(record=record, arrival=arrival, waiting_since=now, heard_at=now, placed=placed, fenced_at=now)
 
 
-def _absent(member: Member, begun: int, newest: Round, event: Elected, rules: Rules) -> NodeRecord:
-    """Of a member without a readable record, which counts as lost until it publishes one. A host that was silent found
-    the others lost as these found it so, and ends its workers: the next round gives it a moment for that."""
+def _absent(member: Member, begun: int, newest: Round, event: Elected) -> NodeRecord:
+    """Of a member without a readable record, which counts as lost until it publishes one."""
     finished = member.node in newest.finished
     state = NodeState.ENDED if member.node in event.ended else NodeState.LEAVING
     return NodeRecord(
@@ -141,5 +144,4 @@ def _absent(member: Member, begun: int, newest: Round, event: Elected, rules: Ru
         round=begun,
         finished=finished,
         because="its record is not in the store",
-        alone_s=fencing.UNWITNESSED * rules.lease_s if member.node in event.outvoted else 0.0,
     )

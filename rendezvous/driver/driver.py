@@ -23,7 +23,7 @@ from functools import partial
 from ...proto.frozen import replace
 from ..codec import job as jobs
 from ..codec import records as codec
-from ..coordinator.events import Announce, Deposed, Elected, StoreEffect
+from ..coordinator.events import Announce, Deposed, Elected, ProcessesDied, StoreEffect
 from ..records import JobSpec, Member, NodeRecord, NodeState, Round
 from ..shared_values import SharedValues
 from ..store import FIRST_EPOCH, Store, StoreError
@@ -210,6 +210,7 @@ class Driver:
         if self.succession is not None:
             renew = partial(self._threads.renew_others, "candidate")
             serve = partial(self._take_over, store, own_beats)
+            self.succession.on_died = lambda node: self._post(ProcessesDied(frozenset({node})))
             self.succession.open(store, secret, serve, self._threads.spawn, renew)
         self._post(StoreOpened(store.hosted, self._find_addr()))
         self._start_threads(store, own_beats)

@@ -6,7 +6,8 @@ store does not answer, the witnesses of the round do the same: they promise that
 for them.
 
 Where a node hosts the store, a node is lost a lease after its last heartbeat, and that counts for 0.9 of one. The host
-begins no round without itself, so its own workers have no fence. It is no witness either (docs/adr/0051).
+begins no round without itself, so its own workers have no fence, unless others may replace it while it is silent: then
+its coordinator moves it on (docs/adr/0062). It is no witness either (docs/adr/0051).
 """
 
 from __future__ import annotations
@@ -125,6 +126,16 @@ class Fencing:
             if self.page.now() >= self._until:
                 self._generation += 1  # as behind any other gap
             self._move(FOREVER)
+        self._moved.set()
+
+    def hold(self, for_s: float) -> None:
+        """Workers of this node, which hosts the store, may run for so long from now on, and no longer: another may host
+        it then. Before those of a round start that may have to end sooner than what this said before."""
+        with self._lock:
+            if self.page.now() >= self._until:
+                self._generation += 1
+            self._until = min(self.page.now() + for_s, FOREVER)
+            self.page.move(self._until, self._generation)
         self._moved.set()
 
     def close(self) -> None:

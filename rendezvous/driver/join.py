@@ -12,7 +12,7 @@ from ...proto.frozen import replace
 from ..codec import command
 from ..codec.fields import ForeignBytes, ProtocolMismatch, cut
 from ..codec.job import SALT_BYTES, JobRecord, decode_job, encode_job, new_record, same_job
-from ..records import JobSpec
+from ..records import JobSpec, Survivor
 from ..store import JobMismatch, Store, StoreForeign, VersionMismatch
 
 MAX_COMMAND_CHARS = 300
@@ -94,7 +94,7 @@ def _differences(there: JobRecord, theirs: list[str], spec: JobSpec) -> list[str
         ("--rdzv-conf lease", there.lease_s, spec.lease_s),
     )
     found = [name for name, left, right in fields if left != right]
-    if same_job(there, replace(spec, survivor_goes=not spec.survivor_goes)):
+    if any(same_job(there, replace(spec, survivor=other)) for other in Survivor if other is not spec.survivor):
         found.append("--rdzv-conf survivor")
     here = new_record(spec, "", "", there.digest[:SALT_BYTES])
     names = command.differing(_words(replace(here, command=cut(here.command))), theirs)

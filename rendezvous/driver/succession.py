@@ -4,7 +4,7 @@ The machine of `rendezvous/election` decides; its thread passes on what happens 
 each other are lines of text on `links.py`:
 
     ask EPOCH CANDIDATE NEWEST DEAD,...            a candidate, to a voter
-    say EPOCH 0|1 SEEN NEWEST                      the answer
+    say EPOCH 0|1 SEEN NEWEST SILENT_MS            the answer
     off CANDIDATE EPOCH                            the candidate never hosts for this epoch
     bye NEWEST                                     the host, to all voters: it announces nothing behind this
 
@@ -51,26 +51,19 @@ class Succession:
     """For any thread, unless a method says otherwise."""
 
     def __init__(
-        self,
-        node: str,
-        lease_s: float,
-        links: Links,
-        say: Callable[[str], None],
-        expect: Callable[[str], None] | None = None,
-        *,
-        survivor_goes: bool = False,
-        pair: bool = False,
+        self, rules: Rules, links: Links, say: Callable[[str], None], expect: Callable[[str], None] | None = None
     ) -> None:
-        """`say` is called with sentences for people, and `expect` with what becomes of the job should its host die.
-        `survivor_goes`, `pair`: as in `election.state.Rules`."""
-        self._node, self._links, self._say, self._expect = node, links, say, expect or say
+        """`say` is called with sentences for people, and `expect` with what becomes of the job should its host die."""
+        self._node, self._links, self._say, self._expect = rules.node, links, say, expect or say
         self._addressed: Addressed | None = None
         self._spawn: Spawn | None = None
         self._tells = False
-        self._rules = Rules(node, lease_s, survivor_goes, pair)
+        self._rules = rules
         self._voter: Voter | None = None
         self._acknowledged: events.HeartbeatAcknowledged | None = None
         """The last one, which may come before the first announcement."""
+        self.on_died: Callable[[str], None] = lambda _: None
+        """Called with each node whose process is dead, from any thread."""
         self._happened: queue.SimpleQueue[Answered | None] = queue.SimpleQueue()
         self._rounds: dict[Position, Round] = {}
         """Announcements that the machine may not have taken yet, and the newest that it has."""
@@ -170,6 +163,7 @@ class Succession:
 
     def _died(self, node: str, left: bool = False) -> None:
         self._dead |= {node}
+        self.on_died(node)
         if (awaiting := self._awaiting) is not None:
             awaiting.close()  # which asks anew, without this node
         self._post(events.ProcessDied(node, left))
@@ -187,8 +181,9 @@ class Succession:
                 self._goodbyes[node] = _position(text.removeprefix("bye "))
                 self._take_leave()
                 return
-            _, epoch, yes, seen, newest = text.split(" ")
-            self._post(events.VoteAnswered(node, int(epoch), yes == "1", int(seen), _position(newest)))
+            _, epoch, yes, seen, newest, silent_ms = text.split(" ")
+            silent_s = int(silent_ms) / 1e3
+            self._post(events.VoteAnswered(node, int(epoch), yes == "1", int(seen), _position(newest), silent_s))
         except ValueError:
             return  # of a later version; as good as no answer
 
@@ -275,7 +270,9 @@ class Succession:
         elif isinstance(effect, events.Answer):
             if reply is not None:
                 try:
-                    reply(f"say {effect.ballot.epoch} {effect.yes:d} {effect.seen} {_text(effect.newest)}")
+                    silent_ms = int(effect.silent_s * 1e3)
+                    said = f"{effect.yes:d} {effect.seen} {_text(effect.newest)} {silent_ms}"
+                    reply(f"say {effect.ballot.epoch} {said}")
                 except OSError:
                     return  # the candidate is gone, or asks again
         elif isinstance(effect, events.WakeAt):
@@ -309,6 +306,8 @@ class Succession:
         here, or a lease has passed, by which they are lost. None: this node ends. On the thread of `serve`."""
         if not isinstance(store, Movable):
             return None
+        elected_at = time.monotonic()
+        silent_since = elected_at - (boot_clock() - self._voter.heard_at) if self._voter is not None else None
         announced, awaited = self.handed_over(epoch)
         store.host(epoch, self._node, job, (announced.version, encode_round(announced)), self._store)
         self._tell()
@@ -322,7 +321,9 @@ class Succession:
         state = connection.call(partial(read_state, epoch, job, announced.version, warn))
         if state is None or (voter := self._voter) is None:
             return None
-        return state[0], replace(state[1], ended=voter.dead | self._dead, outvoted=voter.outvoted)
+        ended, outvoted = voter.dead | self._dead, voter.outvoted
+        found = replace(state[1], ended=ended, outvoted=outvoted, elected_at=elected_at, silent_since=silent_since)
+        return state[0], found
 
     def handed_over(self, epoch: int) -> tuple[Round, frozenset[str]]:
         """With what this node begins as the host in this epoch: the newest announcement that a majority has read; and
@@ -355,11 +356,11 @@ def _outlook(seen: Round, rules: Rules) -> str:
     able = len(seen.voters)
     if able < 2:
         return "no other node of this round could host the store: the job ends with the node that hosts it"
-    if able > 2 and rules.survivor_goes:
+    killed = f"should the agent that hosts the store be killed, another of {count(able, 'node')} hosts it and all go on"
+    if able > 2 and rules.outvotes:
         return (
-            f"survivor=go: should the host of the store be silent for {rules.lease_s:g} s, the others go on if "
-            f"{able // 2 + 1} of the {able} that may vote reach each other; if it was only cut off, it trains beside "
-            "them until it learns of that"
+            f"{killed}; should it be silent for {rules.lease_s:g} s, they do if {able // 2 + 1} of the {able} that may "
+            "vote reach each other"
         )
     if able == 2 and seen.nodes == 2 and rules.survivor_goes:
         return (
@@ -371,7 +372,7 @@ def _outlook(seen: Round, rules: Rules) -> str:
             "two nodes: should the agent that hosts the store be killed, the other goes on; should its host lose power "
             "or be cut off, the other waits for it, as it cannot tell whether it goes on elsewhere"
         )
-    return f"should the agent that hosts the store be killed, another of {count(able, 'node')} hosts it and all go on"
+    return killed
 
 
 def _text(position: Position) -> str:

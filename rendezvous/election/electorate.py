@@ -43,10 +43,14 @@ def elects(electorate: Electorate, votes: Collection[str], dead: Collection[str]
     return bool(votes) and all(_majority(group, votes, dead, host) for group in electorate.groups)
 
 
-def outvotes(electorate: Electorate, votes: Collection[str]) -> bool:
+def outvotes(electorate: Electorate, votes: Collection[str], host: str) -> bool:
     """Whether these votes replace a host that is only silent: more than half of each group, it and the dead counted. So
-    any two majorities share a voter, and the host alone with fewer has none."""
-    return all(2 * sum(node in votes for node in group) > len(group) for group in electorate.groups)
+    any two majorities share a voter, and the host alone with fewer has none. By the round before nobody replaced it if
+    its other voters were no majority, as of two; then no vote of theirs is needed."""
+    others = sum(node != host for node in electorate.before)
+    could = 2 * others > len(electorate.before)
+    groups = electorate.groups if could else (electorate.voters,)
+    return all(2 * sum(node in votes for node in group) > len(group) for group in groups)
 
 
 def _majority(group: Collection[str], votes: Collection[str], dead: Collection[str], host: str) -> bool:

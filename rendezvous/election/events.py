@@ -70,6 +70,8 @@ class VoteAnswered:
     """With a no: the epoch that the candidate has to exceed; 0: that alone does not get it the vote."""
     newest: Position = (0, 0)
     """With a no: the newest announcement that the voter has read."""
+    silent_s: float = 0.0
+    """With a yes: how long ago the voter sent the last heartbeat that its host has acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Answer:
     newest: Position
     """Both as in `VoteAnswered`."""
     because: str
+    silent_s: float = 0.0
+    """As in `VoteAnswered`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
     step(state, event, now, rules) -> Step(state, because, effects)
 
-A node elects once it knows that the process of the host is dead, or that the host has left; where the user asked for
-it, once the host was silent for a lease. Voters give way to each other in the order of their group ranks: each waits
-its turn, and promises its vote to the first candidate that asks and has read no less than it has. A promise lasts until
-its candidate withdraws or is dead, so at most one node is ever elected for an epoch, and none while another one that
-was elected lives. Time is an argument: seconds on a clock of this host that counts suspension, as votes lapse.
+A node elects once it knows that the process of the host is dead, or that the host has left; where three nodes and more
+may be in the job, once the host was silent for a lease. Voters give way to each other in the order of their group
+ranks: each waits its turn, and promises its vote to the first candidate that asks and has read no less than it has. A
+promise lasts until its candidate withdraws or is dead, so at most one node is ever elected for an epoch, and none while
+another one that was elected lives. Time is an argument: seconds on a clock of this host that counts suspension, as
+votes lapse.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .events import (
     Withdraw,
     Withdrawn,
 )
-from .state import HOLDS, SILENT_HOLDS, Phase, Rules, Voter, gone, may_vote_until, wins
+from .state import HOLDS, SILENT_HOLDS, Phase, Rules, Voter, gone, has_given_up, may_vote_until, wins
 
 TURN_S = 0.15
 """From the turn of one voter to that of the next: some round trips between their threads."""
@@ -84,23 +85,23 @@ def _read_late(state: Voter, event: AnnouncementRead, now: float, rules: Rules) 
 def _acknowledged(state: Voter, event: HeartbeatAcknowledged, now: float, rules: Rules) -> Move:
     if event.epoch != state.epoch or event.sent_at < state.acknowledged[0]:
         return state, ()
-    wakes = (WakeAt(event.sent_at + rules.lease_s),) if rules.survivor_goes else ()
+    wakes = (WakeAt(event.sent_at + rules.lease_s),) if rules.outvotes or rules.survivor_goes else ()
     return replace(state, acknowledged=(event.sent_at, (event.epoch, event.version))), wakes
 
 
 def _silent(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Move:
     """The host may be silent for a lease."""
     sent_at, newest = state.acknowledged
-    if not rules.survivor_goes or newest > state.newest or now < sent_at + rules.lease_s:
+    if newest > state.newest or now < sent_at + rules.lease_s:
         return state, ()
-    because = f"the host was silent for {rules.lease_s:g} s and survivor=go was given"
-    if not rules.pair:
-        return _orphaned(replace(state, silent=True), because, now, rules)
-    if {*state.electorate.voters, *state.electorate.before} != {state.host, rules.node}:
-        return state, ()
+    because = f"the host was silent for {rules.lease_s:g} s"
+    pair = {*state.electorate.voters, *state.electorate.before} == {state.host, rules.node}
+    if not (pair and rules.survivor_goes):
+        return _orphaned(replace(state, silent=True), because, now, rules) if rules.outvotes else (state, ())
+    because += " and survivor=go was given"
     epoch = max(state.epoch, state.promised[0]) + 1
     promised = replace(state, silent=True, promised=(epoch, rules.node), votes=frozenset({rules.node}))
-    state, effects = _elected(promised)
+    state, effects = _elected(replace(promised, heard_at=sent_at))
     return replace(state, because=f"{because}: hosting the store (epoch {epoch})"), effects
 
 
@@ -131,8 +132,11 @@ def _found(state: Voter, event: HostFound, now: float, rules: Rules) -> Move:
     if event.epoch <= state.epoch or event.host in state.dead:
         return state, ()
     because = f"{event.host} hosts the store now (epoch {event.epoch})"
-    found = replace(state, phase=Phase.FOLLOWING, host=event.host, epoch=event.epoch, because=because)
-    return replace(found, silent=False), ()
+    found = replace(state, phase=Phase.FOLLOWING, host=event.host, epoch=event.epoch, because=because, silent=False)
+    if has_given_up(state):  # the promise was counted as a heartbeat to a silent host, which holds for longer
+        sent_at, newest = state.acknowledged
+        return replace(found, acknowledged=(sent_at + (SILENT_HOLDS - HOLDS) * rules.lease_s, newest)), ()
+    return found, ()
 
 
 def _found_while_asking(state: Voter, event: HostFound, now: float, rules: Rules) -> Move:
@@ -166,7 +170,8 @@ def _turn(state: Voter, event: DeadlineReached, now: float, rules: Rules) -> Mov
         )
         return replace(state, turn_at=float("inf"), because=because), ()
     epoch = max(state.epoch, state.promised[0], state.seen) + 1
-    state = replace(state, promised=(epoch, rules.node), votes=frozenset({rules.node}))
+    own = frozenset({rules.node})
+    state = replace(state, promised=(epoch, rules.node), votes=own, heard_at=state.acknowledged[0])
     if wins(state):
         return _elected(state)
     concerned = {*state.electorate.voters, *state.electorate.before, state.host}
@@ -186,7 +191,8 @@ def _counted(state: Voter, event: VoteAnswered, now: float, rules: Rules) -> Mov
         if event.newest <= state.newest:
             return _ask_again(state, now, rules) if event.seen >= state.promised[0] else (state, ())
         return _give_up(state, f"{event.voter} has read a newer announcement", now, rules, after=VOTERS)
-    state = replace(state, votes=state.votes | {event.voter})
+    heard_at = max(state.heard_at, now - event.silent_s)
+    state = replace(state, votes=state.votes | {event.voter}, heard_at=heard_at)
     return _elected(state) if wins(state) else (state, ())
 
 
@@ -233,8 +239,8 @@ def _elected(state: Voter) -> Move:
 def _asked_while_following(state: Voter, event: VoteAsked, now: float, rules: Rules) -> Move:
     """Of a silent host, whoever has waited for a lease asks first; the others' last heartbeats are not much younger."""
     sent_at, newest = state.acknowledged
-    late = rules.survivor_goes and newest <= state.newest and now >= sent_at + HOLDS * rules.lease_s
-    if not late or rules.pair or event.ballot.epoch <= state.epoch:
+    late = rules.outvotes and newest <= state.newest and now >= sent_at + HOLDS * rules.lease_s
+    if not late or event.ballot.epoch <= state.epoch:
         return _asked(state, event, now, rules)
     silent = replace(state, phase=Phase.ORPHANED, silent=True)
     after, effects = _asked(silent, event, now, rules)
@@ -246,7 +252,7 @@ def _asked(state: Voter, event: VoteAsked, now: float, rules: Rules) -> Move:
     if refusal := _refusal(state, ballot, now, rules):
         return state, (Answer(ballot, False, _seen(state, ballot), state.newest, refusal),)
     because = f"promised to let {ballot.candidate} host the store (epoch {ballot.epoch})"
-    yes = Answer(ballot, True, ballot.epoch, state.newest, because)
+    yes = Answer(ballot, True, ballot.epoch, state.newest, because, now - state.acknowledged[0])
     if state.promised == (ballot.epoch, ballot.candidate):
         return state, (yes,)  # its answer got lost
     return replace(

@@ -39,10 +39,10 @@ class Rules:
 
     node: str
     lease_s: float
+    outvotes: bool = False
+    """A host that is silent for a lease is replaced by more than half of all voters, although it may live."""
     survivor_goes: bool = False
-    """A host that is silent for a lease is replaced, although it may live: at the user's risk."""
-    pair: bool = False
-    """The job has two nodes at most: then the only guest goes on, else more than half of all voters."""
+    """In a round of two nodes the only guest does it, at the user's risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,8 @@ class Voter:
     """The greatest epoch for which this node has promised its vote, and to whom; "": the candidate has withdrawn."""
     votes: frozenset[str] = frozenset()
     """While ASKING: who has answered yes."""
+    heard_at: float = float("-inf")
+    """When the last heartbeat was sent that the host acknowledged to any of them or to this node."""
     seen: int = 0
     """The greatest epoch that another node is known to have promised."""
     turn_at: float = 0.0
@@ -97,5 +99,5 @@ def gone(state: Voter) -> frozenset[str]:
 def wins(state: Voter) -> bool:
     """Whether the votes that this node has elect it."""
     if state.silent:
-        return outvotes(state.electorate, state.votes)
+        return outvotes(state.electorate, state.votes, state.host)
     return elects(state.electorate, state.votes, state.dead, state.host)

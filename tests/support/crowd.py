@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from elastic_agent.benchmarks.rendezvous_scale.participant import Participant, opener
-from elastic_agent.rendezvous.records import JobSpec, NodeState
+from elastic_agent.rendezvous.records import JobSpec, NodeState, Survivor
 from elastic_agent.rendezvous.store import Store, StoreError
 
 JOIN_AT_ONCE = 8
@@ -53,7 +53,7 @@ class CrowdNode:
 def main(args: Sequence[str]) -> int:
     endpoint, run_id, count, first, command = args[0], args[1], int(args[3]), int(args[4]), args[5]
     threading.stack_size(256 * 1024)
-    spec = JobSpec(run_id, (command,), int(args[2]), int(args[2]), lease_s=LEASE_S)
+    spec = JobSpec(run_id, (command,), int(args[2]), int(args[2]), lease_s=LEASE_S, survivor=Survivor.MAJORITY)
     opening = threading.Semaphore(JOIN_AT_ONCE)
     nodes = [CrowdNode(f"crowd{number}", spec, endpoint, opening) for number in range(first, first + count)]
     for node in nodes:

@@ -42,6 +42,8 @@ class Node:
     stopped: int = 0
     """All its workers up to this round are gone."""
     store_lost_at: float = 0.0
+    unacknowledged: str = ""
+    """The host that has not acknowledged the last heartbeat."""
     host: Host | None = None
     """While it serves."""
     left: bool = False
@@ -53,9 +55,9 @@ class Node:
 class Cluster:
     """One simulated job."""
 
-    def __init__(self, seed: int, *, survivor_goes: bool = False) -> None:
+    def __init__(self, seed: int, *, outvotes: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.survivor_goes = survivor_goes
+        self.outvotes = outvotes
         self.without_power: set[str] = set()
         """Nodes that no kernel says anything about any more."""
         self.now = 0.0
@@ -67,6 +69,7 @@ class Cluster:
         self.contents: dict[events.Position, Content] = {}
         self.served: dict[int, str] = {}
         """Who was elected for which epoch."""
+        self.elected_at: dict[int, float] = {}
         self.reached: Counter[str] = Counter()
         self.gap_s: list[float] = []
         """From the death of a host to the next store that is served."""
@@ -141,10 +144,14 @@ class Cluster:
         voter = node.voter
         if has_given_up(voter):
             return
-        report = (node.ident, node.stopped)
+        if node.unacknowledged == voter.host and (voter.host, node.ident) in self.cut:
+            return  # the call before has not returned, and no connection is made without answers
+        node.unacknowledged = voter.host
+        read = self.contents.get(voter.newest)
+        report = (node.ident, node.stopped, read.number if read is not None else 0)
         self.send(node.ident, voter.host, self._beaten, voter.epoch, self.now, report)
 
-    def _beaten(self, there: Node, epoch: int, sent_at: float, report: tuple[str, int]) -> None:
+    def _beaten(self, there: Node, epoch: int, sent_at: float, report: tuple[str, int, int]) -> None:
         host = there.host
         if host is None or host.epoch != epoch:
             return
@@ -154,7 +161,7 @@ class Cluster:
     def _acknowledged(self, node: Node, epoch: int, sent_at: float, version: int) -> None:
         if node.voter.epoch != epoch or not (node.voter.phase is Phase.FOLLOWING or node.voter.silent):
             return
-        node.store_lost_at = self.now
+        node.store_lost_at, node.unacknowledged = self.now, ""
         self.step(node, events.HeartbeatAcknowledged(epoch, sent_at, version))
         if (epoch, version) > node.voter.newest and not self.reads_lost:
             self.send(node.ident, node.voter.host, self._asked_to_read, node.ident, epoch)
@@ -249,7 +256,7 @@ class Cluster:
         if node.left:
             return
         before = node.voter
-        done = machine.step(before, event, self.now, Rules(node.ident, LEASE_S, self.survivor_goes))
+        done = machine.step(before, event, self.now, Rules(node.ident, LEASE_S, outvotes=self.outvotes))
         if done.state.silent and not before.silent:
             self.reached["found the host silent"] += 1
         if before.silent and done.state.because.endswith("answers again"):
@@ -271,7 +278,8 @@ class Cluster:
         elif isinstance(effect, events.Answer):
             ballot = effect.ballot
             self.reached["voted yes" if effect.yes else "voted no"] += 1
-            answer = events.VoteAnswered(node.ident, ballot.epoch, effect.yes, effect.seen, effect.newest)
+            said = effect.yes, effect.seen, effect.newest, effect.silent_s
+            answer = events.VoteAnswered(node.ident, ballot.epoch, *said)
             self.send(node.ident, ballot.candidate, self.step, answer)
         elif isinstance(effect, events.Withdraw):
             self.reached["withdrew"] += 1
@@ -284,17 +292,18 @@ class Cluster:
         self.reached["elected"] += 1
         if epoch in self.served:
             raise Broken(f"{self.now:.2f}: {node.ident} and {self.served[epoch]} were elected for epoch {epoch}")
-        self.served[epoch] = node.ident
+        self.served[epoch], self.elected_at[epoch] = node.ident, self.now
         for other in self.nodes.values():
             if other is node or not other.alive or other.left:
                 continue
             if other.voter.phase is Phase.SERVING or other.host is not None:
-                if not self.survivor_goes:
+                if not self.outvotes:
                     raise Broken(f"{self.now:.2f}: {node.ident} was elected, and {other.ident} hosts")
                 self.reached["elected beside a host that lives"] += 1
         dead = {ident for ident, other in self.nodes.items() if not other.alive or other.left}
         for position, content in self.contents.items():
-            known, of, host = self.readers[position] - dead, content.electorate, self.served.get(position[0], "n0")
+            of, host = content.electorate, self.served.get(position[0], "n0")
+            known = self.readers[position] - dead - {host}
             if position > node.voter.newest and of.voters and electorate.elects(of, known, dead, host):
                 raise Broken(f"{self.now:.2f}: a majority had read {position}; {node.ident} only {node.voter.newest}")
         self.at(self.rng.uniform(0.02, START_MOST_S), self.deliver, node.ident, self._serves)
@@ -307,6 +316,16 @@ class Cluster:
         epoch = host.voter.epoch
         if later := [node for newer, node in self.served.items() if newer > epoch and self.nodes[node].alive]:
             raise Broken(f"{self.now:.2f}: {host.ident} begins a round of epoch {epoch}, and {later} were elected")
+
+    def check_workers_ended(self, host: Node) -> None:
+        """This node begins a round: on no host that it has replaced may workers run. Raises Broken."""
+        for ident in host.voter.outvoted:
+            old = self.nodes[ident]
+            served = old.host if old.alive else None
+            runs = served is not None and served.content is not None and served.content.running
+            if runs and served is not None and served.workers_until > self.now:
+                raise Broken(f"{self.now:.2f}: {host.ident} begins a round, and workers of {ident} may run")
+            self.reached["began a round beside a host that lived"] += old.alive
 
     def _serves(self, node: Node) -> None:
         voter = node.voter

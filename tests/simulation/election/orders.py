@@ -93,7 +93,7 @@ def _after(job: Job, node: str, voter: Voter, event: events.Event) -> Job:
             sent |= {(voter, events.VoteAsked(effect.ballot)) for voter in effect.voters}
         elif isinstance(effect, events.Answer):
             ballot = effect.ballot
-            answer = events.VoteAnswered(node, ballot.epoch, effect.yes, effect.seen, effect.newest)
+            answer = events.VoteAnswered(node, ballot.epoch, effect.yes, effect.seen, effect.newest, effect.silent_s)
             sent.add((ballot.candidate, answer))
         elif isinstance(effect, events.Withdraw):
             sent |= {(voter, events.Withdrawn(node, effect.epoch)) for voter in effect.voters}

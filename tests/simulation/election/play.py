@@ -94,9 +94,9 @@ DEADLY = (*WITHOUT_POWER, Fault.kill_host, Fault.kill_host_and_the_next, Fault.k
 """No node that is silent lives."""
 
 
-def job(seed: int, nodes: int, *, survivor_goes: bool = False) -> Cluster:
+def job(seed: int, nodes: int, *, outvotes: bool = False) -> Cluster:
     """A job whose nodes begin together; the first hosts."""
-    cluster = Cluster(seed, survivor_goes=survivor_goes)
+    cluster = Cluster(seed, outvotes=outvotes)
     for number in range(nodes):
         cluster.join(f"n{number}", "n0")
     first = cluster.nodes["n0"]
@@ -107,12 +107,12 @@ def job(seed: int, nodes: int, *, survivor_goes: bool = False) -> Cluster:
 
 
 def play(
-    seed: int, *, leaves: bool = False, survivor_goes: bool = False, kinds: tuple[Callable[[Fault], None], ...] = KINDS
+    seed: int, *, leaves: bool = False, outvotes: bool = False, kinds: tuple[Callable[[Fault], None], ...] = KINDS
 ) -> Cluster:
-    """Play it. `leaves`: some hosts leave. `survivor_goes`: a host that is silent is replaced. `kinds`: of faults.
+    """Play it. `leaves`: some hosts leave. `outvotes`: a host that is silent is replaced. `kinds`: of faults.
     Raises Broken, naming the seed."""
     rng = random.Random(~seed)
-    cluster = job(seed, rng.choice((2, 3, 3, 4, 5, 5, 7, 9)), survivor_goes=survivor_goes)
+    cluster = job(seed, rng.choice((2, 3, 3, 4, 5, 5, 7, 9)), outvotes=outvotes)
     cluster.hosted("n0").most = rng.choice((3, 5, 99))
     for _ in range(rng.randint(1, 10)):
         _plan(cluster, rng, rng.uniform(2.0, LASTS_S), kinds)

@@ -98,12 +98,12 @@ def test_a_silent_host_is_replaced_once_at_most_where_that_was_asked_for() -> No
     """Under losses of power beside deaths no host lives beside another; under all faults one may, for a while."""
     reached: Counter[str] = Counter()
     for seed in range(SEEDS):
-        reached += play.play(seed, survivor_goes=True, kinds=play.DEADLY).reached
+        reached += play.play(seed, outvotes=True, kinds=play.DEADLY).reached
     assert reached["elected"] > SEEDS / 2
     assert reached["found the host silent"]
     assert not reached["elected beside a host that lives"]
     for seed in range(SEEDS):
-        reached += play.play(seed, survivor_goes=True, kinds=(*play.KINDS, *play.WITHOUT_POWER)).reached
+        reached += play.play(seed, outvotes=True, kinds=(*play.KINDS, *play.WITHOUT_POWER)).reached
     for what in ("heard the host again", "was replaced", "elected beside a host that lives"):
         assert reached[what], what
 
@@ -112,7 +112,7 @@ def test_a_silent_host_is_replaced_once_at_most_where_that_was_asked_for() -> No
 def test_a_host_without_power_is_replaced_a_lease_behind_its_last_heartbeat(nodes: int, without_power: int) -> None:
     """By more than half of the voters, of whom others may have lost their power with it."""
     for seed in range(5):
-        cluster = play.job(seed, nodes, survivor_goes=True)
+        cluster = play.job(seed, nodes, outvotes=True)
         cluster.run(10.0)
         for number in range(without_power):
             cluster.lose_power(f"n{number}")
@@ -124,7 +124,7 @@ def test_a_host_without_power_is_replaced_a_lease_behind_its_last_heartbeat(node
 @pytest.mark.parametrize(("nodes", "without_power"), [(2, 1), (4, 2), (5, 3), (9, 4)])
 def test_half_of_the_voters_replace_no_silent_host(nodes: int, without_power: int) -> None:
     """The other half could do the same."""
-    cluster = play.job(0, nodes, survivor_goes=True)
+    cluster = play.job(0, nodes, outvotes=True)
     cluster.run(10.0)
     for number in range(without_power):
         cluster.lose_power(f"n{number}")

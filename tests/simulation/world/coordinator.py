@@ -79,7 +79,7 @@ class SimCoordinator:
                 self._world.reached.note("a wait after the close was named")
                 if self._world.log is not None:
                     self._world.log(self._world.now, f"{self._node.ident} {effect.because}")
-            else:
+            elif not isinstance(effect, events.MoveFence):  # nobody replaces a silent host here: see ../election
                 if isinstance(effect, events.Retire):
                     truth = self._world.checkers
                     truth.lost_at_retirement = truth.lost_at_retirement or frozenset(truth.lost)

@@ -170,7 +170,7 @@ def test_another_protocol_version_is_refused_by_name() -> None:
     """Agents of two versions in one job get an error that names both, instead of misreading each other."""
     message = wire.NodeRecord.FromString(codec.encode_node(A_NODE))
     message.version = 1
-    with pytest.raises(fields.ForeignBytes, match=r"protocol version 1.*uses version 5.*same elastic-agent"):
+    with pytest.raises(fields.ForeignBytes, match=r"protocol version 1.*uses version 6.*same elastic-agent"):
         codec.decode_node(message.SerializeToString())
 
 

@@ -20,8 +20,8 @@ LEASE_S = 5.0
 class Peers:
     """Nodes of a round whose host is the first; messages arrive at once, except where `cut` says otherwise."""
 
-    def __init__(self, nodes: str, *, survivor_goes: bool = False) -> None:
-        self.now, self.survivor_goes = 100.0, survivor_goes
+    def __init__(self, nodes: str, *, outvotes: bool = False) -> None:
+        self.now, self.outvotes = 100.0, outvotes
         self.electorate = of_round(nodes, Electorate(), ())
         self.nodes = {node: Voter(host=nodes[0]) for node in nodes[1:]}
         self.cut: set[frozenset[str]] = set()
@@ -34,7 +34,7 @@ class Peers:
             self.post(node, events.AnnouncementRead((1, 7), self.electorate.voters, self.electorate.before))
 
     def post(self, node: str, event: events.Event) -> None:
-        done = step(self.nodes[node], event, self.now, Rules(node, LEASE_S, self.survivor_goes))
+        done = step(self.nodes[node], event, self.now, Rules(node, LEASE_S, outvotes=self.outvotes))
         self.nodes[node] = done.state
         for effect in done.effects:
             self._carry_out(node, effect)
@@ -46,7 +46,9 @@ class Peers:
                 self._send(node, voter, events.VoteAsked(effect.ballot))
         elif isinstance(effect, events.Answer):
             self.said.append(effect.because)
-            answer = events.VoteAnswered(node, effect.ballot.epoch, effect.yes, effect.seen, effect.newest)
+            answer = events.VoteAnswered(
+                node, effect.ballot.epoch, effect.yes, effect.seen, effect.newest, effect.silent_s
+            )
             self._send(node, effect.ballot.candidate, answer)
         elif isinstance(effect, events.Withdraw):
             for voter in effect.voters:
@@ -313,7 +315,7 @@ def test_half_of_a_group_is_no_majority() -> None:
 
 @pytest.mark.parametrize("nodes", ["abc", "abcd", "abcde"])
 def test_a_host_that_is_silent_for_a_lease_is_replaced_if_that_was_asked_for(nodes: str) -> None:
-    peers = Peers(nodes, survivor_goes=True)
+    peers = Peers(nodes, outvotes=True)
     peers.wait(LEASE_S - 0.6)
     assert {peers.phase(node) for node in nodes[1:]} == {Phase.FOLLOWING}
     peers.wait(1.0)
@@ -324,7 +326,7 @@ def test_a_host_that_is_silent_for_a_lease_is_replaced_if_that_was_asked_for(nod
 def test_half_of_the_voters_replace_no_silent_host() -> None:
     """The host and the other half may go on."""
     for nodes, reached in (("ab", "b"), ("abcd", "bc"), ("abcde", "bc")):
-        peers = Peers(nodes, survivor_goes=True)
+        peers = Peers(nodes, outvotes=True)
         peers.cut = {frozenset((x, y)) for x in reached for y in set(nodes) - set(reached)}
         peers.deaf = set(nodes) - set(reached)
         peers.wait(60)
@@ -332,7 +334,7 @@ def test_half_of_the_voters_replace_no_silent_host() -> None:
 
 
 def test_a_host_that_answers_again_is_followed_unless_another_was_promised_the_vote() -> None:
-    peers = Peers("abc", survivor_goes=True)
+    peers = Peers("abc", outvotes=True)
     peers.cut = {frozenset("bc")}
     peers.wait(LEASE_S)
     for node in "bc":
@@ -350,7 +352,7 @@ def test_a_host_that_answers_again_is_followed_unless_another_was_promised_the_v
 
 def test_a_voter_gives_up_a_silent_host_as_it_is_asked_though_its_own_lease_is_not_over() -> None:
     """Heartbeats are not sent at the same time: else each candidate would have to ask twice."""
-    peers = Peers("abc", survivor_goes=True)
+    peers = Peers("abc", outvotes=True)
     peers.post("c", events.HeartbeatAcknowledged(1, peers.now + 0.4, 7))
     peers.wait(LEASE_S - 0.1)
     assert peers.elected == [("b", 2)]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from elastic_agent.rendezvous.driver.succession import Succession
+from elastic_agent.rendezvous.election.state import Rules
 from elastic_agent.rendezvous.records import Member, Round, RoundPhase, Witness
 from elastic_agent.rendezvous.store import Store
 from support.builders import announcement
@@ -54,7 +55,7 @@ class Voter:
         self.network, self.serves = Network(), threading.Event()
         self.said: list[str] = []
         network: Any = self.network
-        self.succession = Succession("b", 5.0, network, self.said.append)
+        self.succession = Succession(Rules("b", 5.0), network, self.said.append)
         self.succession.open(network, b"secret", lambda epoch: self.serves.set(), self._spawn)
 
     def _spawn(self, role: str, body: Callable[[], None]) -> None:

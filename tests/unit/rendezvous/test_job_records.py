@@ -163,7 +163,7 @@ def test_a_record_of_another_version_is_refused_by_name() -> None:
     store = MemoryStore()
     store.host().write_job(message.SerializeToString())
     with pytest.raises(
-        VersionMismatch, match=r"'job1'.*protocol version 7, but this agent uses version 5: run the same"
+        VersionMismatch, match=r"'job1'.*protocol version 7, but this agent uses version 6: run the same"
     ):
         joined(store.host())
 

@@ -9,6 +9,7 @@ import pytest
 
 from elastic_agent.agent.spec import EtcdSpec
 from elastic_agent.launcher.config.config import LaunchConfig, plan
+from elastic_agent.rendezvous.records import Survivor
 from support.rigs.plans import C10D, ENDPOINT, ETCD, met, planned, refusal
 
 
@@ -212,12 +213,39 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({**C10D, "rdzv_endpoint": "a,b", "rdzv_configs": {"survivor": "go"}}, "but --rdzv-endpoint lists 2"),
         ({**ETCD, "rdzv_configs": {"survivor": "go"}}, "but with etcd no node hosts the store"),
         ({"max_nodes": 2, "rdzv_configs": {"survivor": "go"}}, "but node 0 hosts the store of a static rendezvous"),
-        ({**C10D, "rdzv_configs": {"survivor": "yes"}}, "--rdzv-conf survivor is 'yes'; give go or wait"),
+        (
+            {**C10D, "rdzv_configs": {"survivor": "yes"}},
+            "--rdzv-conf survivor is 'yes'; give one of wait, majority, go",
+        ),
+        (
+            {**C10D, "max_nodes": 3, "rdzv_configs": {"survivor": "majority", "beat": 1, "lease": 3}},
+            "needs a lease of 5 heartbeats at least, but lease is 3 s and beat 1 s; give lease=5",
+        ),
     ],
 )
 def test_a_rendezvous_that_cannot_work_is_refused(fields: dict[str, Any], message: str) -> None:
     """Settings with which the job would hang or split are an error before anything starts."""
     assert message in refusal(**fields)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "conf", "survivor", "outvotes"),
+    [
+        (3, {}, Survivor.MAJORITY, True),
+        (3, {"survivor": "wait"}, Survivor.WAIT, False),
+        (3, {"survivor": "go"}, Survivor.GO, True),
+        (2, {}, Survivor.WAIT, False),
+        (2, {"survivor": "majority"}, Survivor.WAIT, False),
+        (2, {"survivor": "go"}, Survivor.GO, False),
+        (3, {"beat": 1, "lease": 3}, Survivor.WAIT, False),
+    ],
+)
+def test_a_silent_host_is_replaced_by_a_majority_where_there_can_be_one(
+    nodes: int, conf: dict[str, Any], survivor: Survivor, *, outvotes: bool
+) -> None:
+    """By default; it takes three nodes, and a host that finds in time, by heartbeats, that it has none."""
+    spec = planned(**{**C10D, "max_nodes": nodes, "rdzv_configs": conf}).rendezvous
+    assert (spec.survivor, spec.outvotes) == (survivor, outvotes)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 from elastic_agent.rendezvous.codec.records import decode_node, decode_round, encode_node, encode_round
 from elastic_agent.rendezvous.coordinator import fencing, machine
-from elastic_agent.rendezvous.coordinator.events import BeatsSeen, DeadlineReached, Elected, HandOver, WakeAt
+from elastic_agent.rendezvous.coordinator.events import (
+    BeatsSeen,
+    DeadlineReached,
+    Elected,
+    HandOver,
+    MoveFence,
+    ProcessesDied,
+    WakeAt,
+)
 from elastic_agent.rendezvous.coordinator.fencing import RE_FORMS_S
 from elastic_agent.rendezvous.coordinator.state import Rendezvous, Rules
 from elastic_agent.rendezvous.records import NodeRecord, NodeState, Round, RoundPhase, Witness
@@ -96,7 +104,7 @@ def test_a_host_that_had_not_finished_is_lost() -> None:
 
 
 def test_a_host_that_more_than_half_of_the_voters_do_not_reach_begins_no_round() -> None:
-    """They may have elected another (survivor=go); with half of them it goes on, as the other half cannot."""
+    """They may have elected another; with half of them it goes on, as the other half cannot."""
     for lost, number in ("b", 2), ("bc", 1):
         made = running(node("a"), node("b"), node("c"), fences=False, outvotes=True)
         beating = {name: 1 for name in "bc" if name not in lost}
@@ -120,10 +128,71 @@ def test_a_successor_waits_for_no_workers_of_a_host_that_is_dead_and_a_moment_fo
         made = running(node("a"), node("b"), node("c"))
         last, records = announced(made), tuple(node(name, 3, NodeState.WAITING, 1) for name in "bc")
         rules = Rules("b", **{**RULES, "max_nodes": 3, "fences": True, "hosted": True})  # type: ignore[arg-type]
-        elected = Elected(2, last, records, ended=ended, outvoted=outvoted)
+        elected = Elected(2, last, records, ended=ended, outvoted=outvoted, silent_since=-5.0)
         state = machine.step(Rendezvous(), elected, 0.0, rules).state
         assert (state.number, state.phase) == ((2, RoundPhase.RUNNING) if ended else (1, RoundPhase.OVER))
-        assert fencing.deadlines(state, rules) == [fencing.UNWITNESSED * LEASE_S] * len(outvoted)
+        assert fencing.deadlines(state, rules) == [fencing.OUTVOTED * LEASE_S - 5.0] * len(outvoted)
+
+
+def beats(made: Coordinator, count: int, *names: str) -> Coordinator:
+    """A heartbeat of each of these nodes, and none of the others, as it is read half a second behind the last."""
+    made.now += 0.5
+    made.step(DeadlineReached())
+    if made.state.readings.pending:
+        made.step(BeatsSeen({name: count if name in names else 0 for name in made.state.nodes}))
+    return made
+
+
+def test_a_host_that_stood_still_begins_a_round_once_half_of_the_voters_reach_it_again() -> None:
+    """Heartbeats that waited while it was frozen say nothing: who sent them may have elected another since."""
+    made = running(node("a"), node("b"), node("c"), fences=False, outvotes=True)
+    for count in (1, 2, 3):
+        beats(made, count, "b", "c")
+    made.publish(node("b", 3, NodeState.WAITING, 1))
+    made.publish(node("c", 3, NodeState.WAITING, 1))
+    made.now += 6.0
+    beats(made, 4, "b", "c")
+    made.publish(node("a", 3, NodeState.WAITING, 1))
+    assert made.state.phase is RoundPhase.GATHERING
+    beats(made, 4)
+    assert made.state.phase is RoundPhase.GATHERING
+    beats(made, 5, "c")
+    assert (made.state.phase, made.state.number) == (RoundPhase.RUNNING, 2)
+
+
+def test_a_voter_that_was_silent_before_it_died_may_have_elected_another_host() -> None:
+    """One that died behind a heartbeat has not, so two that are killed at once leave the third to go on."""
+    for silent_s, begun in (0.0, True), (4.0, False):
+        made = running(node("a"), node("b"), node("c"), fences=False, outvotes=True)
+        for count in (1, 2, 3):
+            beats(made, count, "b", "c")
+        for _ in range(int(silent_s / 0.5)):
+            beats(made, 3)
+        made.step(ProcessesDied(frozenset("bc")))
+        for _ in range(20):
+            beats(made, 3)
+        made.publish(node("a", 3, NodeState.WAITING, 1))
+        beats(made, 3)
+        assert (made.state.number == 2 and made.state.phase is RoundPhase.RUNNING) is begun
+
+
+def test_workers_of_a_host_run_behind_the_last_heartbeat_by_which_it_reached_half_of_the_voters() -> None:
+    """Of three, itself and one other. Where no majority could replace it, they have no end."""
+    made = running(node("a"), node("b"), node("c"), outvotes=True)
+    assert made.state.fence_until == fencing.HOST_HOLDS * LEASE_S
+    for count in (1, 2, 3, 4, 5):
+        beats(made, count, "b", "c")
+    # The one before was acknowledged, and the reading before that did not have it.
+    read_at = made.now - 1.0
+    assert made.state.fence_until == read_at + fencing.HOST_HOLDS * LEASE_S
+    beats(made, 6, "c")
+    assert made.state.fence_until == read_at + 0.5 + fencing.HOST_HOLDS * LEASE_S
+    assert MoveFence(made.state.fence_until) in made.effects
+    beats(made, 6)
+    assert made.state.fence_until == read_at + 0.5 + fencing.HOST_HOLDS * LEASE_S
+    pair = running(node("a"), node("b"), outvotes=True)
+    for count in (1, 2, 3):
+        assert beats(pair, count).state.fence_until == float("inf")
 
 
 def hands_over(made: Coordinator) -> bool:

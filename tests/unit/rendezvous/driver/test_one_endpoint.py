@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastic_agent.rendezvous.driver.succession import Succession
+from elastic_agent.rendezvous.election.state import Rules
 from elastic_agent.rendezvous.records import Member, Round, RoundPhase, Witness
 from support.builders import announcement, record
 
@@ -22,7 +23,7 @@ class OneEndpointNode:
         self.said: list[str] = []
         self.outlooks: list[str] = []
         stand_in: Any = self
-        self.succession = Succession("b", 5.0, stand_in, self.said.append, self.outlooks.append)
+        self.succession = Succession(Rules("b", 5.0), stand_in, self.said.append, self.outlooks.append)
         self.succession.open(stand_in, b"secret", lambda epoch: None, self._spawn)
 
     def _spawn(self, role: str, body: Callable[[], None]) -> None:

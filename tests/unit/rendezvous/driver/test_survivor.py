@@ -17,9 +17,9 @@ from elastic_agent.rendezvous.election.events import (
     WakeAt,
 )
 from elastic_agent.rendezvous.election.state import Phase, Rules, Voter
-from elastic_agent.rendezvous.records import JobSpec
+from elastic_agent.rendezvous.records import JobSpec, Survivor
 
-GOES, WAITS = Rules("b", 5.0, survivor_goes=True, pair=True), Rules("b", 5.0)
+GOES, WAITS = Rules("b", 5.0, survivor_goes=True), Rules("b", 5.0)
 
 
 def voter(rules: Rules, *events: Event) -> Voter:
@@ -65,10 +65,10 @@ def test_it_waits_where_there_are_others_or_it_has_not_read_what_was_announced()
         assert silent(state, 60.0, GOES) == (state, ())
 
 
-def test_both_nodes_must_have_been_given_it() -> None:
-    plain, goes = JobSpec("job", ("x",), 1, 2), JobSpec("job", ("x",), 1, 2, survivor_goes=True)
+def test_all_nodes_must_have_been_given_the_same() -> None:
+    wait, majority, goes = (JobSpec("job", ("x",), 1, 3, survivor=each) for each in Survivor)
     assert same_job(new_record(goes, "a", "a"), goes)
-    assert not same_job(new_record(goes, "a", "a"), plain)
+    assert not any(same_job(new_record(goes, "a", "a"), other) for other in (wait, majority))
 
 
 class Session:
