@@ -185,7 +185,7 @@ def ends_at(state: Rendezvous, seen: Seen, rules: Rules) -> float:
     """When the workers of this node, which is cut off, have ended."""
     witnesses = state.placement.witnesses
     if seen.record.node in state.outvoted:  # nobody has permitted its workers anything
-        return state.silent_since + OUTVOTED * rules.lease_s
+        return outvoted_until(state, rules)
     if rules.hosted and all(witness.node == seen.record.node for witness in witnesses):
         return seen.lost_at + UNWITNESSED * rules.lease_s
     known = [seen.lost_at + (seen.record.alone_s or rules.alone_s)]
@@ -196,6 +196,11 @@ def ends_at(state: Rendezvous, seen: Seen, rules: Rules) -> float:
         permitted = other.record.permitted_round >= state.number
         known.append(other.fenced_at + (PERMITTED * rules.lease_s if permitted else 0.0))
     return min(known)
+
+
+def outvoted_until(state: Rendezvous, rules: Rules) -> float:
+    """When the workers of a host that this node has replaced, as it was silent, have ended."""
+    return state.silent_since + OUTVOTED * rules.lease_s
 
 
 def deadlines(state: Rendezvous, rules: Rules) -> list[float]:

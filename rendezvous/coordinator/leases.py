@@ -38,7 +38,8 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
     aged: dict[str, Seen] = {}
     for node, known in before.items():
         if seen.steady_s is None:
-            now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s, state.readings.confirmed_until)
+            now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
+            now_known = _arrived(known, now_known, state.readings.confirmed_until)
         elif node in seen.counts:  # else it joined after the reading was ordered
             now_known = _held(known, seen.counts[node] >= 0, now, steady=seen.steady_s >= rules.lease_s)
         else:
@@ -66,8 +67,7 @@ def _was_paused(seen_at: float | None, now: float, rules: Rules) -> bool:
     return seen_at is None or now - seen_at > rules.lease_s / 2
 
 
-def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float, before: float | None) -> Seen:
-    """`before`: when the last reading was asked for that showed the count of `seen`."""
+def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
     if seen.lost and 0 <= count < seen.count:
         # Set back by late bytes, or by the node after a stranger wrote over it: only a rise from here shows life.
         return replace(seen, count=count)
@@ -76,16 +76,20 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float, 
         since = _counted_since(seen, now)
         fresh = rose and not seen.lost and unwatched_s < float("inf")  # else late bytes, or unread for long
         alive_at = now if fresh else seen.alive_at
-        found = replace(seen, count=count, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
-        if not rose or before is None:
-            return found
-        several = seen.count >= 0 and count > seen.count + 1
-        return replace(found, reached_at=before if several else seen.arrived_at, arrived_at=before)
+        return replace(seen, count=count, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
     heard_at = min(now, seen.heard_at + unwatched_s)
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:
         return seen
     return replace(seen, heard_at=heard_at, lost=lost, lost_at=now if lost and not seen.lost else seen.lost_at)
+
+
+def _arrived(before: Seen, after: Seen, read_at: float | None) -> Seen:
+    """The node with when its heartbeats arrived. `read_at`: when the reading was asked for that `before` is of."""
+    if read_at is None or after.count <= before.count:
+        return after
+    several = before.count >= 0 and after.count > before.count + 1
+    return replace(after, reached_at=read_at if several else before.arrived_at, arrived_at=read_at)
 
 
 def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:

@@ -122,10 +122,11 @@ def test_workers_of_guests_that_are_cut_off_are_gone_before_the_hosts_next_round
 
 
 def test_while_a_host_stands_still_its_guests_let_each_other_run_on(c10d: Cluster) -> None:
-    """For several leases; and when it goes on, so does the round."""
-    host = c10d.start("a", nnodes="3", conf=CONF)
+    """For several leases, where nobody is to replace it; and when it goes on, so does the round."""
+    conf = {**CONF, "survivor": "wait"}
+    host = c10d.start("a", nnodes="3", conf=conf)
     for name in "bc":
-        c10d.start(name, nnodes="3", conf=CONF)
+        c10d.start(name, nnodes="3", conf=conf)
     world = c10d.desk.wait_world(3)
     os.kill(host.process.pid, signal.SIGSTOP)
     try:
@@ -133,7 +134,7 @@ def test_while_a_host_stands_still_its_guests_let_each_other_run_on(c10d: Cluste
         assert not any(gone.wait(2 * SHORT_LEASE_S) for gone in stopped)
     finally:
         os.kill(host.process.pid, signal.SIGCONT)
-    c10d.start("d", nnodes="3", conf=CONF).wait_text("waiting for a place")
+    c10d.start("d", nnodes="3", conf=conf).wait_text("waiting for a place")
     assert not any(worker.gone.is_set() for worker in world)
 
 

@@ -302,6 +302,7 @@ def test_a_host_that_is_silent_for_the_only_voter_that_is_left_is_not_replaced(t
         world = cluster.desk.wait_world(2)
         a.terminate(signal.SIGSTOP)
         cluster.nodes["b"].wait_text("the host was silent for 3 s")
+        cluster.desk.wait_gone([worker_of(world, "b")])  # by its fence
         a.terminate(signal.SIGCONT)
         cluster.nodes["b"].wait_text("which hosts the store, answers again")
         cluster.desk.wait_world(2, after=world[0].round)

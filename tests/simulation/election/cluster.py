@@ -303,7 +303,7 @@ class Cluster:
         dead = {ident for ident, other in self.nodes.items() if not other.alive or other.left}
         for position, content in self.contents.items():
             of, host = content.electorate, self.served.get(position[0], "n0")
-            known = self.readers[position] - dead - {host}
+            known = self.readers[position] - dead - ({host} if self.outvotes else set())
             if position > node.voter.newest and of.voters and electorate.elects(of, known, dead, host):
                 raise Broken(f"{self.now:.2f}: a majority had read {position}; {node.ident} only {node.voter.newest}")
         self.at(self.rng.uniform(0.02, START_MOST_S), self.deliver, node.ident, self._serves)

@@ -18,9 +18,9 @@ FOUND = {
     "a minority elects": 0,
     "half of the voters elect": 17,
     "a promise is broken": 16,
-    "a candidate without the newest announcement is elected": 10,
+    "a candidate without the newest announcement is elected": 150,
     "newcomers elect alone": 801,
-    "a living voter without a place is forgotten": 1863,
+    "a living voter without a place is forgotten": 326,
 }
 """A seed in which a planted bug breaks a promise."""
 MOST = 20_000

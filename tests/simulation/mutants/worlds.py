@@ -22,7 +22,7 @@ WORLDS = (
     Mutant("a permission opens a fence that is passed", Fencing._permitted, branch(0).always()),
     Mutant("a witness permits what its record denies", Fencing.permits, branch(0).never()),
     Mutant("a witness is believed too early", coordinator_fencing.ends_at, choice(0).never()),
-    Mutant("a witness is believed that has said nothing", coordinator_fencing.ends_at, branch(1).operand(2).removed()),
+    Mutant("a witness is believed that has said nothing", coordinator_fencing.ends_at, branch(2).operand(2).removed()),
     Mutant("no round waits for nodes that are cut off", coordinator._judge_over, branch(-1).never()),
     Mutant("the leases are not read again", coordinator_fencing.needs_reading, returned(0).never()),
     Mutant("the only guest of a host is not waited for", coordinator_fencing.ends_at, operation(0).plus(-5)),
