@@ -46,8 +46,8 @@ class Plan:
 
 
 def draw(seed: int, count: int = 10, *, hosted: bool = False) -> Plan:
-    """The job of this seed. Each kind has its turn. `hosted`: the first node hosts the store, which is cut off where
-    that node is, and away while that stands still."""
+    """The job of this seed. Each kind has its turn. `hosted`: the first node hosts the store at first, and another one
+    once that was cut off or stood still for long."""
     rng = random.Random(seed)
     nodes = tuple("abcde"[: 5 if seed % 2 else 4])
     first = seed * count
@@ -56,11 +56,11 @@ def draw(seed: int, count: int = 10, *, hosted: bool = False) -> Plan:
 
 
 def _of_host(partition: Partition, host: str) -> Partition:
-    """The same where this node hosts the store."""
-    if partition.kind == "outage" or partition.frozen == host:
-        return replace(partition, kind="outage", for_s=min(partition.for_s, OUTAGE_S[1]), cut=frozenset(), frozen=host)
+    """The same where this node hosts the store at first: its loss is one of a node, and by then any may host."""
+    if partition.kind == "outage":
+        return replace(partition, kind="freeze", for_s=min(partition.for_s, LONG_S[1]), cut=frozenset(), frozen=host)
     if partition.kind == "peers only":
-        return replace(partition, cut=frozenset(pair for pair in partition.cut if host not in pair))
+        return replace(partition, kind="peers and hosts")
     return partition
 
 
