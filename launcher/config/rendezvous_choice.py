@@ -130,8 +130,7 @@ def _without_survivor(conf: RdzvConf, why: str) -> None:
     """Raises UsageError if a survivor was given that has no meaning here."""
     if conf.survivor not in (None, Survivor.WAIT):
         raise UsageError(
-            f"--rdzv-conf survivor={conf.survivor.value} is for c10d with one endpoint and several nodes, but {why}; "
-            "leave survivor out"
+            f"--rdzv-conf survivor={conf.survivor.value} is for c10d and several nodes, but {why}; leave survivor out"
         )
 
 
@@ -194,7 +193,6 @@ def _listed(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int
     """Several nodes that may host the store; the first one begins the job."""
     named = [joined(*parse_endpoint("--rdzv-endpoint", one, C10D_PORT)) for one in endpoint.split(",")]
     conf = read_rdzv_conf(configs, static=False)
-    _without_survivor(conf, f"--rdzv-endpoint lists {len(named)}")
     if len(set(named)) < len(named):
         raise UsageError(f"--rdzv-endpoint is {endpoint!r}, which names one endpoint twice; leave one of them out")
     if any(one.endswith(":0") for one in named):
@@ -205,7 +203,7 @@ def _listed(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int
             "the store, and another one after it; leave is_host out"
         )
     spec = replace(_base(conf, "c10d", *nodes), endpoint=",".join(named), node_rank=node_rank)
-    return Choice(spec, warnings=conf.warnings)
+    return Choice(replace(spec, survivor=_survivor(conf, nodes[1])), warnings=conf.warnings)
 
 
 def _etcd(

@@ -13,21 +13,17 @@ from contextlib import closing, suppress
 
 from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
-from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreOutvoted, StoreReplaced, StoreUnreachable
+from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreReplaced, StoreUnreachable
 from .claim import claim
 from .client import TcpStoreClient, connect, connect_any
 from .keys import SERVED, create_keys, excerpt, mark_served, verify
 from .listed import NO_HOST, Pointer, Reserve, Server, read_pointer
-from .moving import Home, MovingStore, Place
+from .moving import STAYS_S, TELL_MOST_S, Home, MovingStore, Place
 from .one_endpoint import OneEndpoint, elsewhere, unreachable
 from .store import ATTEMPT_S, CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore, Hosting, open_c10d
 
-TELL_FIRST_S, TELL_MOST_S = 0.05, 1.0
-"""From one attempt to tell the server at the endpoint to the next; doubles from the first to the most."""
-STAYS_S = 24 * 3600.0
-"""Length of one wait on a connection whose end is awaited."""
-SILENT_S = 0.5
-"""How long a host that was silent for a lease may take to answer, each time that no other one was found."""
+TELL_FIRST_S = 0.05
+"""From one attempt to tell the server at the endpoint to the next; doubles to `TELL_MOST_S`."""
 PROBE_S, PROBES = 1, 3
 """How often the kernel asks whether its other end is still there. A host that has booted waits `quiet`, 3 s by default,
 before it begins a job of its own."""
@@ -44,31 +40,13 @@ class AddressedHome(Home):
         self.begun = place.pointer.epoch > FIRST_EPOCH
         """Whether a round has begun. Known where this node hosts; a job that has a second host has begun."""
         self._telling: TcpStoreClient | None = None
-        self._given_up = False
         self._warned = False
         """Where a host was looked for in vain was said."""
-        self._closing = threading.Event()
 
     def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
-        if self.one.silent is not None and self.place.server is None:
-            self._look_around(self.place)
         found = super().connect(limit_s)
-        self.one.lost_at, self.one.silent, self._warned = None, None, False
+        self.one.lost_at, self._warned = None, False
         return found
-
-    def suspect(self, given_up: bool) -> None:
-        """As `driver.movable.Addressed.suspect`."""
-        self.one.silent, self._given_up = self.place.endpoint, given_up
-
-    def _look_around(self, silent: Place) -> None:
-        """Find the host behind this one, or that this one answers after all. Raises StoreUnreachable."""
-        if self._follow(silent) is None:
-            if self._given_up:
-                raise self._lost(silent, StoreUnreachable("it was silent for a lease, and another node is to host"))
-            try:
-                connect(silent.address, silent.pointer.endpoint, SILENT_S, SILENT_S).close()
-            except StoreUnreachable as error:
-                raise self._lost(silent, error) from error
 
     def _follow(self, last: Place) -> Place | None:
         if self.one.lost_at is None:
@@ -125,11 +103,9 @@ class AddressedHome(Home):
         if there.job != self.place.pointer.job and not self.begun:
             self._told[:] = [there]
             raise elsewhere(self.place.endpoint, there)
-        if there.job == self.place.pointer.job and there.epoch > self.place.pointer.epoch:
-            self._told[:] = [there]
-            raise StoreOutvoted(
-                f"{there.endpoint} hosts the job now (epoch {there.epoch}), as this node, which hosted it, was silent"
-            )
+        self._told[:] = [there]
+        super().heed(written)
+        self._told.clear()
 
     # -- the server at the endpoint, while this node is a member ------------------------------------------------------
 
@@ -168,8 +144,8 @@ class AddressedHome(Home):
             telling.close()
 
     def close(self) -> None:
-        """End `tell`."""
-        self._closing.set()
+        """End `tell` as well."""
+        super().close()
         self._tell_anew()
 
 
@@ -194,24 +170,9 @@ class AddressedStore(MovingStore):
         """As `AddressedHome.tell`."""
         self.home.tell()
 
-    def suspect(self, given_up: bool) -> None:
-        """As `driver.movable.Addressed.suspect`."""
-        self.home.suspect(given_up)
-
     def found(self) -> None:
         """Before the first round begins. Raises StoreElsewhere if the job of this run id goes on elsewhere."""
         self.home.found(self._client)
-
-    def beat(self, node: str, count: int) -> int:
-        newest = super().beat(node, count)
-        if self._server is not None:
-            key = self._keys.pointer
-            self.home.heed(self._client.get([key]).get(key, b""))
-        return newest
-
-    def close_host(self) -> None:
-        self.home.close()
-        super().close_host()
 
 
 @dataclass(frozen=True, slots=True)

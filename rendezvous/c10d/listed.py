@@ -89,6 +89,8 @@ class Listed:
         self.own: Endpoint | None = None
         """Where this node could host the store; None: nowhere."""
         self.server: Server | None = None
+        self.silent: Endpoint | None = None
+        """Where the host was silent for a lease: the next one is looked for elsewhere."""
 
     def reserve(self, start: Reserve) -> None:
         """Listen at the first endpoint that this node has and no other process has taken. Tried again each time, as its
@@ -128,7 +130,7 @@ class Listed:
 
     def look(self, after: int = 0) -> Found:
         """Ask at all other endpoints. `after`: only stores of a greater epoch count as hosted."""
-        return self.look_at(self.endpoints, after)
+        return self.look_at([endpoint for endpoint in self.endpoints if endpoint != self.silent], after)
 
     def look_at(self, endpoints: Sequence[Endpoint], after: int) -> Found:
         """The same, at these of them."""

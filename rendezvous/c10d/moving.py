@@ -8,12 +8,19 @@ from collections.abc import Callable
 
 from ...proto.frozen import dataclass, field
 from ..endpoint import Address, Endpoint, parse_endpoint
-from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreSpoiled, StoreUnreachable
+from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreOutvoted, StoreSpoiled, StoreUnreachable
 from .client import TcpStoreClient, connect
 from .keys import Keys, create_keys, mark_served, verify
-from .listed import NO_HOST, Listed, Pointer, Reserve, Server
+from .listed import NO_HOST, Listed, Pointer, Reserve, Server, first_answer, read_pointer
 from .notifications import Compaction, Published
 from .store import CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore
+
+TELL_MOST_S = 1.0
+"""From one attempt to tell a server who hosts to the next, at most."""
+STAYS_S = 24 * 3600.0
+"""Length of one wait for something that may never come."""
+SILENT_S = 0.5
+"""How long a host that was silent for a lease may take to answer, each time that no other one was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +51,22 @@ class Home:
         """Held while one thread asks at all endpoints, which may take seconds."""
         self._lock = threading.Lock()
         """Held while the place changes."""
+        self._given_up = False
+        self._old: set[Endpoint] = set()
+        """Where others hosted before, and may still believe that they do."""
+        self._news = threading.Event()
+        self._closing = threading.Event()
 
     def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
         """A connection to the store, wherever it is hosted. Raises StoreUnreachable, and StoreSpoiled: it is the job's
         own server that answers so, and the host ends as well."""
+        if self.listed.silent is not None and self.place.server is None:
+            self._look_around(self.place)
+        found = self._connect(limit_s)
+        self.listed.silent = None
+        return found
+
+    def _connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
         place = self.place
         try:
             return _connected(place, self.listed.keys, limit_s), place
@@ -59,6 +78,20 @@ class Home:
             if found is None:
                 raise self._lost(place, error) from error
         return _connected(found, self.listed.keys, limit_s), found
+
+    def suspect(self, given_up: bool) -> None:
+        """As `driver.movable.Movable.suspect`."""
+        self.listed.silent, self._given_up = self.place.endpoint, given_up
+
+    def _look_around(self, silent: Place) -> None:
+        """Find the host behind this one, or that this one answers after all. Raises StoreUnreachable."""
+        if self._follow(silent) is None:
+            if self._given_up:
+                raise self._lost(silent, StoreUnreachable("it was silent for a lease, and another node is to host"))
+            try:
+                connect(silent.address, silent.pointer.endpoint, SILENT_S, SILENT_S).close()
+            except StoreUnreachable as error:
+                raise self._lost(silent, error) from error
 
     def _lost(self, place: Place, error: StoreError) -> StoreError:
         """What to raise where this place has no store of the job, and no other one was found."""
@@ -83,6 +116,7 @@ class Home:
             return self.place
 
     def _move(self, place: Place) -> None:
+        self._succeed(self.place)
         self.listed.point(place.pointer)
         self.on_moved(place.pointer)  # before any session is at the new host, and reads what it announces
         self.place = place
@@ -108,8 +142,55 @@ class Home:
         mark_served(client, keys)
         client.close()
         with self._lock:
+            self._succeed(self.place)
             published = self.place.published.elsewhere()
             self.place = Place(pointer, listed.server.address, token, listed.server, published)
+
+    # -- the hosts before, which may live -----------------------------------------------------------------------------
+
+    def _succeed(self, old: Place) -> None:
+        self._old.add(old.endpoint)
+        self._news.set()
+
+    def tell_old(self) -> None:
+        """As `driver.movable.Movable.tell_old`."""
+        while not self._closing.is_set():
+            self._news.wait(TELL_MOST_S if self._old else STAYS_S)
+            self._news.clear()
+            for endpoint in tuple(self._old):
+                if self._knows(endpoint):
+                    self._old.discard(endpoint)
+
+    def _knows(self, endpoint: Endpoint) -> bool:
+        """Tell the server there, if there is one. Whether it knows, or nobody is there who would."""
+        mine, key = self.place.pointer, self.listed.keys.pointer
+
+        def tell(client: TcpStoreClient, _: Address) -> bool:
+            there = read_pointer(client.get([key]).get(key, b""))
+            if there is None or there.job != mine.job or there.epoch >= mine.epoch:
+                return True
+            client.compare_set(key, there.encode(), mine.encode())
+            return False
+
+        if endpoint in (self.listed.own, self.place.endpoint):
+            return True
+        try:
+            return first_answer(endpoint, tell) is not False
+        except StoreUnreachable:
+            return False
+
+    def heed(self, written: bytes) -> None:
+        """What stands as the pointer in the server of this node, which hosts. Raises StoreOutvoted if another does."""
+        there = read_pointer(written)
+        if there is not None and there.job == self.place.pointer.job and there.epoch > self.place.pointer.epoch:
+            raise StoreOutvoted(
+                f"{there.endpoint} hosts the job now (epoch {there.epoch}), as this node, which hosted it, was silent"
+            )
+
+    def close(self) -> None:
+        """End `tell_old`."""
+        self._closing.set()
+        self._news.set()
 
 
 def _connected(place: Place, keys: Keys, limit_s: float) -> TcpStoreClient:
@@ -161,11 +242,24 @@ class MovingStore(C10dStore):
     def close_host(self) -> None:
         """Also where another node hosts: who looks for the job gets no answer here any more."""
         self.close()
+        self.home.close()
         self.home.listed.close()
+
+    def suspect(self, given_up: bool) -> None:
+        """As `driver.movable.Movable.suspect`."""
+        self.home.suspect(given_up)
+
+    def tell_old(self) -> None:
+        """As `driver.movable.Movable.tell_old`."""
+        self.home.tell_old()
 
     def beat(self, node: str, count: int) -> int:
         self._published.republish(self._client, self._where, self._keys, node)
-        return super().beat(node, count)
+        newest = super().beat(node, count)
+        if self._server is not None:
+            key = self._keys.pointer
+            self.home.heed(self._client.get([key]).get(key, b""))
+        return newest
 
 
 def open_listed(

@@ -36,8 +36,6 @@ class OneEndpoint(Listed):
         """Since when no store of the job was reached; None: it was."""
         self.replaced: StoreReplaced | None = None
         """As the server at the endpoint showed last: the job of this node is over."""
-        self.silent: Endpoint | None = None
-        """Where the host was silent for a lease: the next one is looked for elsewhere."""
         self._places: tuple[Endpoint, ...] = ()
         self._start: Reserve | None = None
         self._bound: socket.socket | None = None

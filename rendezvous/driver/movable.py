@@ -27,6 +27,15 @@ class Movable(Protocol):
         as this node has published it."""
         ...
 
+    def suspect(self, given_up: bool) -> None:
+        """The host is silent: from now on sessions look for another one first. `given_up`: this node has promised
+        another one to let it host, so no session is with the silent one any more, should it answer again."""
+        ...
+
+    def tell_old(self) -> None:
+        """Tell hosts before this one, which may only have been silent, who hosts the job, until the store is closed."""
+        ...
+
 
 @runtime_checkable
 class Addressed(Protocol):
@@ -40,9 +49,4 @@ class Addressed(Protocol):
     def tell(self) -> None:
         """Tell what serves at that endpoint who hosts the job, until the store is closed. Raises StoreReplaced if
         another job has begun there."""
-        ...
-
-    def suspect(self, given_up: bool) -> None:
-        """The host is silent: from now on sessions look for another one first. `given_up`: this node has promised
-        another one to let it host, so no session is with the silent one any more, should it answer again."""
         ...

@@ -55,6 +55,7 @@ class Succession:
     ) -> None:
         """`say` is called with sentences for people, and `expect` with what becomes of the job should its host die."""
         self._node, self._links, self._say, self._expect = rules.node, links, say, expect or say
+        self._movable: Movable | None = None
         self._addressed: Addressed | None = None
         self._spawn: Spawn | None = None
         self._tells = False
@@ -103,7 +104,7 @@ class Succession:
         if not isinstance(store, Movable):
             return
         self._store, self._serve, self._spawn, self._renew = store.reserved, serve, spawn, renew
-        self._addressed = store if isinstance(store, Addressed) else None
+        self._movable, self._addressed = store, store if isinstance(store, Addressed) else None
         store.notify_moves(lambda host, epoch: self._post(events.HostFound(host, epoch)))
         self._links.open(self._node, secret, self._died, self._heard, self._asked)
         spawn("voter", self._run)
@@ -206,15 +207,18 @@ class Succession:
             self._expect(outlook)
 
     def _expect_hosts(self, seen: Round, votes: bool) -> None:
-        """Where the job has one endpoint: who could host next; and tell the server there, behind a first host."""
+        """Where the job has one endpoint: who could host next. Behind a first host, tell it, and the server there."""
         if (store := self._addressed) is not None and seen.host is not None:
             store.expect(tuple(other.store for other in (*seen.voters, seen.host) if other.node != self._node))
-            if votes and seen.epoch > FIRST_EPOCH:
-                self._tell()
+        if votes and seen.epoch > FIRST_EPOCH:
+            self._tell()
 
     def _tell(self) -> None:
-        if self._addressed is not None and self._spawn is not None and not self._tells:
-            self._tells = True
+        if self._movable is None or self._spawn is None or self._tells:
+            return
+        self._tells = True
+        self._spawn("usher", self._movable.tell_old)
+        if self._addressed is not None:
             self._spawn("herald", self._addressed.tell)
 
     def _named(self, text: str) -> str:
@@ -255,8 +259,8 @@ class Succession:
     def _look_elsewhere(self, before: Voter, after: Voter) -> None:
         """Of a silent host, calls are given up long after another one is elected."""
         changed = (before.silent, has_given_up(before)) != (after.silent, has_given_up(after))
-        if self._addressed is not None and after.silent and changed:
-            self._addressed.suspect(has_given_up(after))
+        if self._movable is not None and after.silent and changed:
+            self._movable.suspect(has_given_up(after))
             self._renew()
 
     def _carry_out(self, effect: events.Effect, reply: Reply | None) -> None:

@@ -38,12 +38,12 @@ def one(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def three(cluster: Cluster) -> list[Worker]:
+def three(cluster: Cluster, **conf: float) -> list[Worker]:
     """The agents a (which hosts), b and c, with a worker each."""
-    cluster.start("a")
+    cluster.start("a", conf=conf)
     cluster.desk.wait_world(1)
     for name in ("b", "c"):
-        cluster.start(name)
+        cluster.start(name, conf=conf)
     world = cluster.desk.wait_world(3)
     await_links(cluster)
     return world
@@ -249,8 +249,9 @@ LEASE_S = 3.0
 SHORT = {"beat": 0.5, "lease": LEASE_S, "last_call_quiet": 0.5}
 
 
+@pytest.mark.parametrize("listed", [False, True], ids=["one endpoint", "several endpoints"])
 @pytest.mark.skipif(bool(why_unavailable()), reason=why_unavailable() or "there are namespaces")
-def test_a_host_without_power_is_replaced_by_the_majority(tmp_path: Path) -> None:
+def test_a_host_without_power_is_replaced_by_the_majority(tmp_path: Path, *, listed: bool) -> None:
     """Its packets are dropped, so no kernel says that it is dead. The others train again within a lease and 3 s, and no
     worker of the host runs then. Once it is back, it joins them."""
     with ExitStack() as held:
@@ -258,7 +259,7 @@ def test_a_host_without_power_is_replaced_by_the_majority(tmp_path: Path) -> Non
         for name in "abc":
             switch.add(name)
         cluster = held.enter_context(closing(Cluster("c10d", tmp_path, nnodes="2:3", conf=SHORT)))
-        cluster.endpoint = f"{switch.addresses['a']}:29400"
+        cluster.endpoint = ",".join(f"{switch.addresses[name]}:29400" for name in ("abc" if listed else "a"))
         a = cluster.start("a", within=switch.within("a"))
         others = [cluster.start(name, within=switch.within(name)) for name in "bc"]
         world = cluster.desk.wait_world(3)
@@ -276,21 +277,23 @@ def test_a_host_without_power_is_replaced_by_the_majority(tmp_path: Path) -> Non
         assert [node.wait() for node in (a, *others)] == [0, 0, 0]
 
 
-def test_a_host_that_stands_still_for_long_is_replaced_and_joins_again(tmp_path: Path) -> None:
-    """Its worker runs on while its agent is frozen, and is killed before those of the next round start."""
-    with closing(Cluster("c10d", tmp_path, nnodes="1:3", conf=SHORT)) as cluster:
-        world = three(cluster)
-        a = cluster.nodes["a"]
-        a.terminate(signal.SIGSTOP)
-        cluster.desk.wait_gone([worker_of(world, "a")])
-        assert max(worker.round for worker in cluster.desk.workers) == world[0].round
-        again = cluster.desk.wait_world(2, after=world[0].round)
-        a.terminate(signal.SIGCONT)
-        a.wait_text("joining it there")
-        whole = cluster.desk.wait_world(3, after=again[0].round)
+def test_a_host_that_stands_still_for_long_is_replaced_and_joins_again(followed: Cluster) -> None:
+    """Its worker runs on while its agent is frozen, and is killed before those of the next round start. So is the next
+    host, wherever it serves."""
+    whole = three(followed, **SHORT)
+    for nodes in ("a", "bc"):
+        (host,) = [name for name in nodes if name == "a" or "this node coordinates" in followed.nodes[name].text()]
+        world, agent = whole, followed.nodes[host]
+        agent.terminate(signal.SIGSTOP)
+        followed.desk.wait_gone([worker_of(world, host)])
+        assert max(worker.round for worker in followed.desk.workers) == world[0].round
+        again = followed.desk.wait_world(2, after=world[0].round)
+        agent.terminate(signal.SIGCONT)
+        agent.wait_text("joining it there")
+        whole = followed.desk.wait_world(3, after=again[0].round)
         assert restarts_of(whole) == {"a": 0, "b": 0, "c": 0}
-        cluster.finish()
-        assert [node.wait() for node in cluster.nodes.values()] == [0, 0, 0]
+    followed.finish()
+    assert [node.wait() for node in followed.nodes.values()] == [0, 0, 0]
 
 
 def test_a_host_that_is_silent_for_the_only_voter_that_is_left_is_not_replaced(tmp_path: Path) -> None:

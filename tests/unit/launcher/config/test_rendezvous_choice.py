@@ -210,7 +210,6 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({**C10D, "min_nodes": 2, "rdzv_endpoint": "h:0"}, "port 0 means any, which other nodes cannot know"),
         ({"max_nodes": 2, "node_rank": 1, "rdzv_configs": {"is_host": "1"}}, "is node 1, and node 0 hosts the store"),
         ({**C10D, "max_nodes": 1, "rdzv_configs": {"survivor": "go"}}, "several nodes, but --nnodes allows 1"),
-        ({**C10D, "rdzv_endpoint": "a,b", "rdzv_configs": {"survivor": "go"}}, "but --rdzv-endpoint lists 2"),
         ({**ETCD, "rdzv_configs": {"survivor": "go"}}, "but with etcd no node hosts the store"),
         ({"max_nodes": 2, "rdzv_configs": {"survivor": "go"}}, "but node 0 hosts the store of a static rendezvous"),
         (
