@@ -116,9 +116,9 @@ Where the agent that hosts the store is killed, another node hosts it and the jo
 Of two nodes with `--rdzv-conf survivor=go` the guest goes on once the host has been silent for a lease, though it may
 live; each says at the start of a round what that risks.
 
-Of three nodes and more with one endpoint the others go on once the host of the store has been silent for a lease, as
-after the loss of its power, if they are more than half of the voters of its round: within a lease and 3 s, and no
-worker of the host runs beside theirs.
+Of three nodes and more that may host the store the others go on once the host of the store has been silent for a
+lease, as after the loss of its power, if they are more than half of the voters of its round: within a lease and 3 s,
+and no worker of the host runs beside theirs.
 
 Where `--rdzv-endpoint` names one node and the job went on without it, that node, started again, is told of the job
 before it begins one, and joins it.

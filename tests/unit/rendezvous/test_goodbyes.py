@@ -47,6 +47,12 @@ class Network:
     def host(self, epoch: int, node: str, job: bytes, announced: tuple[int, bytes], at: str) -> None:
         raise AssertionError("only `serve` hosts")
 
+    def suspect(self, given_up: bool) -> None:
+        raise AssertionError("the host is not silent")
+
+    def tell_old(self) -> None:
+        raise AssertionError("the host before is dead")
+
 
 class Voter:
     """Node b, whose store node a hosts."""
