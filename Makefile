@@ -20,7 +20,7 @@ BESIDE  := tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run demo trainer-demo trainer trainer-rivals guard-demo test quick check format stories sim sim-long mutants chaos partitions many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors host-kills storms resume sweeps bench rendezvous-scale proto clean
+.PHONY: help setup run demo trainer-demo trainer trainer-rivals guard-demo test quick check format stories sim sim-long mutants chaos partitions many-nodes causes guards guard-cost control-cost fuzz-control goodput slurm-chain preloads survivors host-kills host-losses storms resume sweeps bench rendezvous-scale proto clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ survivors: setup ## kill agent, nursery, guardian in every order, 500 times and 
 
 host-kills: setup ## SIGKILL or SIGTERM of the agent that hosts a c10d store, in every phase, 50 jobs of 3 and of 5 nodes each; ARGS="--jobs 5 --nodes 3"
 	PYTHONPATH=.typing:tests $(PY) -m campaigns.kills.killed_hosts $(ARGS)
+
+host-losses: setup ## cut off or freeze the node that hosts a c10d store, 10 jobs of 3 and of 5 nodes each; needs root; ARGS="--jobs 3"
+	PYTHONPATH=.typing:tests $(PY) -m campaigns.kills.lost_hosts $(ARGS)
 
 storms: setup ## ten signals at random times to an agent in any phase, 200 times; ARGS
 	PYTHONPATH=.typing:tests $(PY) tests/campaigns/storms.py $(ARGS)
