@@ -188,7 +188,7 @@ class RendezvousSpec:
     lease_s: float = 5.0
     """A node without a heartbeat for this long is lost."""
     survivor: Survivor = Survivor.WAIT
-    """On c10d with one endpoint: who replaces a host of the store that is silent for a lease."""
+    """On c10d: who replaces a host of the store that is silent for a lease."""
     store_grace_s: float = 30.0
     """How long workers go on while the store does not answer."""
     connect_timeout_s: float = 60.0

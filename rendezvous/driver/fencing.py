@@ -123,17 +123,14 @@ class Fencing:
         """This node hosts the store from now on, and coordinates: no round begins without it."""
         with self._lock:
             self._hosts = True
-            if self.page.now() >= self._until:
-                self._generation += 1  # as behind any other gap
-            self._move(FOREVER)
-        self._moved.set()
+        self.hold(FOREVER)
 
     def hold(self, for_s: float) -> None:
         """Workers of this node, which hosts the store, may run for so long from now on, and no longer: another may host
         it then. Before those of a round start that may have to end sooner than what this said before."""
         with self._lock:
             if self.page.now() >= self._until:
-                self._generation += 1
+                self._generation += 1  # as behind any other gap
             self._until = min(self.page.now() + for_s, FOREVER)
             self.page.move(self._until, self._generation)
         self._moved.set()

@@ -66,7 +66,7 @@ def campaign(jobs: int, seed: int) -> bool:
             for number in range(jobs):
                 with ExitStack() as held:
                     switch = held.enter_context(virtual_switch())
-                    folder = Path(tempfile.mkdtemp(prefix="lost-"))
+                    folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="lost-")))
                     nodes = f"{len(names) // 2 + 1}:{len(names)}"
                     conf = {"lease": LEASE_S, "beat": 1.0}
                     cluster = held.enter_context(closing(Cluster("c10d", folder, nnodes=nodes, conf=conf)))

@@ -94,7 +94,7 @@ def test_a_host_that_leaves_is_followed_without_a_wait(nodes: int) -> None:
         assert cluster.nodes[cluster.served[2]].alive
 
 
-def test_a_silent_host_is_replaced_once_at_most_where_that_was_asked_for() -> None:
+def test_a_silent_host_is_replaced_once_at_most() -> None:
     """Under losses of power beside deaths no host lives beside another; under all faults one may, for a while."""
     reached: Counter[str] = Counter()
     for seed in range(SEEDS):

@@ -310,11 +310,11 @@ def test_half_of_a_group_is_no_majority() -> None:
     assert not elects(Electorate(("h", "a"), ("a", "b", "c", "d")), "ab", "h", "h")
 
 
-# -- a host that is silent, where survivor=go was given ---------------------------------------------------------------
+# -- a host that is silent --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nodes", ["abc", "abcd", "abcde"])
-def test_a_host_that_is_silent_for_a_lease_is_replaced_if_that_was_asked_for(nodes: str) -> None:
+def test_a_host_that_is_silent_for_a_lease_is_replaced(nodes: str) -> None:
     peers = Peers(nodes, outvotes=True)
     peers.wait(LEASE_S - 0.6)
     assert {peers.phase(node) for node in nodes[1:]} == {Phase.FOLLOWING}
