@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..failures import EndKind, preempts
-from .nodes import ALIVE, ENDED, READY, UNAWARE, Seen
+from .nodes import ALIVE, ENDED, MAY_HAVE_WORKERS, READY, UNAWARE, Seen
 from .state import CLOSED, GATHERING, LAST_CALL, OVER, RUNNING, Rendezvous, Rules
 
 PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
@@ -38,6 +40,13 @@ def report_margin_s(rules: Rules) -> float:
     """What a node gets beyond its grace to report what all others wait for, in seconds. At least a lease: who gives
     nodes that long to send a heartbeat expects them to be slow, and one that was lost for being slow ends a round."""
     return max(REPORT_MARGIN_S, rules.lease_s)
+
+
+def awaited(state: Rendezvous) -> Collection[str]:
+    """Nodes of which `report_due` may say when they must have reported; it says None of all others."""
+    if state.phase is RUNNING:
+        return state.nodes.those(UNAWARE)
+    return state.nodes.keys() if state.phase is CLOSED else state.nodes.those(MAY_HAVE_WORKERS)
 
 
 def report_due(state: Rendezvous, seen: Seen, rules: Rules) -> float | None:

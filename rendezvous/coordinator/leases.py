@@ -33,18 +33,20 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
     """Take in one reading: renew the leases of nodes whose counter changed, mark as lost those that ran out, and nodes
     whose report was due before the reading was asked for."""
     unwatched_s = _unwatched_s(state.readings.last_at, now, rules)
-    asked_at = state.readings.asked_at
+    paused = unwatched_s == float("inf")
+    asked_at, confirmed_until = state.readings.asked_at, state.readings.confirmed_until
     before = watched(state, rules)
+    awaited = before if paused else deadlines.awaited(state)
     aged: dict[str, Seen] = {}
     for node, known in before.items():
         if seen.steady_s is None:
-            now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s)
-            now_known = _arrived(known, now_known, state.readings.confirmed_until)
+            now_known = _aged(known, seen.counts.get(node, -1), now, rules, unwatched_s, confirmed_until)
         elif node in seen.counts:  # else it joined after the reading was ordered
             now_known = _held(known, seen.counts[node] >= 0, now, steady=seen.steady_s >= rules.lease_s)
         else:
             continue
-        now_known = _reporting(state, now_known, asked_at, now, rules, paused=unwatched_s == float("inf"))
+        if node in awaited:
+            now_known = _reporting(state, now_known, asked_at, now, rules, paused=paused)
         if now_known is not known:
             aged[node] = now_known
     oldest_at = min([known.heard_at for known in {**before, **aged}.values() if not known.lost], default=None)
@@ -67,7 +69,8 @@ def _was_paused(seen_at: float | None, now: float, rules: Rules) -> bool:
     return seen_at is None or now - seen_at > rules.lease_s / 2
 
 
-def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) -> Seen:
+def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float, read_at: float | None) -> Seen:
+    """The node after a reading of its counter. `read_at`: when the reading was asked for that `seen` is of."""
     if seen.lost and 0 <= count < seen.count:
         # Set back by late bytes, or by the node after a stranger wrote over it: only a rise from here shows life.
         return replace(seen, count=count)
@@ -76,7 +79,17 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
         since = _counted_since(seen, now)
         fresh = rose and not seen.lost and unwatched_s < float("inf")  # else late bytes, or unread for long
         alive_at = now if fresh else seen.alive_at
-        return replace(seen, count=count, heard_at=now, alive_at=alive_at, since=since, lost=seen.overdue)
+        reached_at, arrived_at = _arrivals(seen, count, read_at) if rose else (seen.reached_at, seen.arrived_at)
+        return replace(
+            seen,
+            count=count,
+            heard_at=now,
+            alive_at=alive_at,
+            since=since,
+            lost=seen.overdue,
+            reached_at=reached_at,
+            arrived_at=arrived_at,
+        )
     heard_at = min(now, seen.heard_at + unwatched_s)
     lost = seen.lost or now - heard_at >= rules.lease_s
     if lost is seen.lost and not unwatched_s:
@@ -84,12 +97,12 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float) 
     return replace(seen, heard_at=heard_at, lost=lost, lost_at=now if lost and not seen.lost else seen.lost_at)
 
 
-def _arrived(before: Seen, after: Seen, read_at: float | None) -> Seen:
-    """The node with when its heartbeats arrived. `read_at`: when the reading was asked for that `before` is of."""
-    if read_at is None or after.count <= before.count:
-        return after
-    several = before.count >= 0 and after.count > before.count + 1
-    return replace(after, reached_at=read_at if several else before.arrived_at, arrived_at=read_at)
+def _arrivals(seen: Seen, count: int, read_at: float | None) -> tuple[float, float]:
+    """`Seen.reached_at` and `Seen.arrived_at` of a node whose counter rose to `count`."""
+    if read_at is None:
+        return seen.reached_at, seen.arrived_at
+    several = seen.count >= 0 and count > seen.count + 1
+    return read_at if several else seen.arrived_at, read_at
 
 
 def _held(seen: Seen, held: bool, now: float, *, steady: bool) -> Seen:

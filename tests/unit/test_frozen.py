@@ -119,6 +119,31 @@ def test_a_subclass_may_be_a_dataclass_or_have_attributes_of_its_own(kind: type[
     assert more(1) == more(1, more=3)
 
 
+@PAIRS
+def test_values_of_a_class_of_which_many_are_replaced_are_the_same(ours: type[Any], theirs: type[Any]) -> None:
+    class Own:
+        """With a method that a value of it runs through."""
+
+        number: int
+
+        def __post_init__(self) -> None:
+            checked.append(self.number)
+
+    checked: list[int] = []
+    own: Any = frozen.dataclass(frozen=True, slots=True)(Own)(0)
+    value, other, shown = ours(0, ("a",), {"b": 1}, "c"), theirs(0, ("a",), {"b": 1}, "c"), ours(0)
+    for number in range(2 * frozen.QUICK_FROM):
+        value, other = frozen.replace(value, number=number), dataclasses.replace(other, number=number)
+        assert dataclasses.asdict(value) == dataclasses.asdict(other)
+        assert frozen.replace(shown, number=number, names=("z",)) == ours(number, ("z",), shown.table)
+        own = frozen.replace(own, number=number)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'more'"):
+            frozen.replace(value, more=2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        value.number = 2
+    assert checked == [0, *range(2 * frozen.QUICK_FROM)]
+
+
 def test_a_value_survives_copies_and_pickle() -> None:
     value = Pickled(1, ("a",))
     assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == copy.copy(value) == value

@@ -172,8 +172,8 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("the time before a late reading counts as silence", leases._unwatched_s, returned(0).becomes(0.0)),
     Mutant("the time between two readings counts as silence", leases._unwatched_s, returned(1).becomes(0.0)),
     Mutant("a lost node never returns", leases._aged, given(SEEN.lost).removed()),
-    Mutant("a lease is short", leases._aged, assignment(5).value.comparison(0).operand(1).times(0.25)),
-    Mutant("no node is ever lost", leases._aged, assignment(5).value.operand(1).removed()),
+    Mutant("a lease is short", leases._aged, assignment(6).value.comparison(0).operand(1).times(0.25)),
+    Mutant("no node is ever lost", leases._aged, assignment(6).value.operand(1).removed()),
     Mutant(
         "heartbeats of lost nodes are not read",
         leases.watched,
