@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import threading
@@ -21,9 +22,12 @@ hundred times a second, which takes more than all that they do; an agent has an 
 Answer = Mapping[str, object]
 
 
-def share_interpreter() -> None:
-    """Of a process of many participants."""
+def share_interpreter(participants: int) -> None:
+    """Of a process of so many. Garbage is looked for as often as each of them would by itself: a look at what all have
+    takes as many times longer."""
     sys.setswitchinterval(SWITCH_S)
+    gc.freeze()
+    gc.set_threshold(participants * gc.get_threshold()[0], *gc.get_threshold()[1:])
 
 
 def serve(orders: Mapping[str, Callable[[int], Answer]]) -> None:

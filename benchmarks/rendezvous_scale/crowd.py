@@ -34,6 +34,7 @@ class Crowd:
         backend, endpoint = args[:2]
         low, high, count, first = map(int, args[2:6])
         beat_s, lease_s = map(float, args[6:8])
+        share_interpreter(count)
         self._port = parse_endpoint(endpoint).port
         self._places = Places(count)
         opening = threading.Semaphore(JOIN_AT_ONCE)
@@ -80,7 +81,6 @@ def raise_limit() -> None:
 
 def main() -> None:
     raise_limit()
-    share_interpreter()
     client.HANDSHAKE_S = store.ATTEMPT_S = HANDSHAKE_S
     crowd = Crowd(sys.argv[1:])
     serve({"join": crowd.join, "arrived": crowd.arrived, "count": crowd.count, "fail": crowd.fail, "die": crowd.die})

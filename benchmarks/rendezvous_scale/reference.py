@@ -60,8 +60,9 @@ class Reference:
 
 
 def main() -> None:
-    share_interpreter()
-    reference = Reference(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    endpoint, nodes, count = sys.argv[1], *map(int, sys.argv[2:4])
+    share_interpreter(max(count, 1))
+    reference = Reference(endpoint, nodes, count)
     serve({"join": reference.join, "count": reference.count})
 
 

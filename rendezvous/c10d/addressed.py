@@ -238,9 +238,9 @@ def _hosted(listed: OneEndpoint, opening: Opening, made: C10dStore) -> Addressed
 def _reach(listed: OneEndpoint, opening: Opening, timeout_s: float) -> AddressedStore:
     """The store, served by another process: at the endpoint, or where the server there points to. One attempt."""
     where = listed.first_endpoint
-    client, address = connect_any(where, timeout_s, CALL_TIMEOUT_S)
+    client, address = connect_any(where, timeout_s, CALL_TIMEOUT_S, SERVED)
     try:
-        served, there = _read(listed, client)
+        served, there = (True, None) if client.has_asked else _read(listed, client)
         if not served and there is None and not client.wait(SERVED, timeout_s):
             served, there = _read(listed, client)
         if there is None or served:
@@ -266,7 +266,7 @@ def _followed(listed: OneEndpoint, opening: Opening, there: Pointer) -> Addresse
     last: StoreError = StoreUnreachable("it has no address")
     for address in resolve(parse_endpoint(there.endpoint)):
         try:
-            client = connect(address, there.endpoint, ATTEMPT_S, CALL_TIMEOUT_S)
+            client = connect(address, there.endpoint, ATTEMPT_S, CALL_TIMEOUT_S, SERVED)
             try:
                 return _joined(listed, opening, parse_endpoint(there.endpoint), address, client)
             except BaseException:
@@ -282,7 +282,7 @@ def _joined(
 ) -> AddressedStore:
     """The store that the server at the other end of this connection serves."""
     token = verify(client, str(where), listed.keys, ATTEMPT_S)
-    there = read_pointer(client.get([listed.keys.pointer]).get(listed.keys.pointer, b""))
+    there = read_pointer(client.said.get(listed.keys.pointer, b""))
     own = token.decode("ascii", "replace")
     if there is None:  # no round has begun
         there = Pointer(FIRST_EPOCH, "", str(where), own)

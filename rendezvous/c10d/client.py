@@ -35,9 +35,6 @@ PART_BYTES = 65536
 KEYS_PER_REQUEST = 64
 """Bounds one reply to 64 MiB, whatever other programs have written."""
 
-_KEYS_KEPT = 2048
-"""As they are sent: the host reads the heartbeats of all nodes twice a second."""
-
 _MAGIC = 0x3C85F7CE
 _VALIDATE, _SET, _COMPARE_SET, _ADD, _CHECK, _WAIT = 0, 1, 2, 4, 5, 6
 _COUNT_KEYS, _DELETE, _MULTI_GET, _CANCEL_WAIT = 7, 8, 10, 12
@@ -87,15 +84,19 @@ class TcpStoreClient:
         self._unread, self._taken = b"", 0
         """What arrived last, and how much of it was taken: an answer of many values arrives at once."""
         self._broken = ""
+        self.has_asked, self.said = False, dict[str, bytes]()
+        """Whether the key existed that the handshake asked for. What `keys.verify` read, for who needs it next."""
         # Held during a call, so that close() in another thread frees the descriptor only once no call blocks on it.
         self._calling = threading.RLock()
 
-    def handshake(self, timeout_s: float) -> None:
-        """Open the protocol. Raises StoreForeign if the server is no TCPStore, HandshakeTimeout if it sends nothing."""
+    def handshake(self, timeout_s: float, asks: str = "") -> None:
+        """Open the protocol, and ask for this key. Raises StoreForeign if the server is no TCPStore, HandshakeTimeout
+        if it sends nothing."""
         with self._calling:
             self._begin(min(timeout_s, HANDSHAKE_S))
             # Not PING, which torch 2.4 lacks. A server that answers with a plausible count of keys is a TCPStore.
-            self._send(bytes([_VALIDATE]) + _UINT32.pack(_MAGIC) + bytes([_COUNT_KEYS]))
+            asked = _CHECK_ONE + _key(asks) if asks else b""
+            self._send(bytes([_VALIDATE]) + _UINT32.pack(_MAGIC) + bytes([_COUNT_KEYS]) + asked)
             if not self._readable():
                 self.close()
                 raise HandshakeTimeout(
@@ -117,6 +118,7 @@ class TcpStoreClient:
                 raise StoreForeign(
                     f"{self._name} is not a TCPStore: it answered {answer!r}; stop that server, or choose another port"
                 )
+            self.has_asked = bool(asks) and self._receive(1)[0] == _READY
 
     def close(self) -> None:
         """Close the connection. Idempotent. What it sent and was not answered may never arrive."""
@@ -308,8 +310,6 @@ class TcpStoreClient:
                 self._taken = ends
                 return unread[begins:ends]
         size = int(_SIZE.unpack(self._receive(_SIZE.size))[0])
-        if size <= len(self._unread) - self._taken and size <= MAX_VALUE_BYTES:
-            return self._receive(size)
         kept = bytearray()
         for start in range(0, size, PART_BYTES):
             self._begin()
@@ -323,8 +323,8 @@ class TcpStoreClient:
         return StoreUnreachable(f"the connection to the store at {self._name} broke: {self._broken}")
 
 
-def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float) -> TcpStoreClient:
-    """Connect to the TCPStore at this address; `name` is the endpoint, for messages.
+def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float, asks: str = "") -> TcpStoreClient:
+    """Connect to the TCPStore at this address; `name` is the endpoint, for messages; `asks`: as with `handshake`.
 
     Raises Refused if nothing listens there, StoreUnreachable if it cannot be reached, both with the bare reason, else
     as `TcpStoreClient.handshake`.
@@ -350,7 +350,7 @@ def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float
         raise kind(_reason(why)) from why
     client = TcpStoreClient(connected, name, call_timeout_s)
     try:
-        client.handshake(deadline - time.monotonic())
+        client.handshake(deadline - time.monotonic(), asks)
     except StoreError:
         client.close()
         raise
@@ -365,7 +365,7 @@ def _reason(why: OSError) -> str:
     return (why.strerror or str(why)).lower()
 
 
-@functools.lru_cache(_KEYS_KEPT)
+@functools.lru_cache(2048)  # the host reads the heartbeats of all nodes twice a second
 def _key(key: str) -> bytes:
     name = b"/" + key.encode("utf-8")
     return _SIZE.pack(len(name)) + name
@@ -385,13 +385,15 @@ def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
     return (keys[start : start + KEYS_PER_REQUEST] for start in range(0, len(keys), KEYS_PER_REQUEST))
 
 
-def connect_any(where: Endpoint, timeout_s: float, call_timeout_s: float) -> tuple[TcpStoreClient, Address]:
+def connect_any(
+    where: Endpoint, timeout_s: float, call_timeout_s: float, asks: str = ""
+) -> tuple[TcpStoreClient, Address]:
     """A client of the server at the first of this endpoint's addresses that takes a connection, and that address.
     Raises as `connect`; of several errors the first, as the resolver puts what this host can reach first."""
     first: StoreUnreachable | None = None
     for address in resolve(where):
         try:
-            return connect(address, str(where), timeout_s, call_timeout_s), address
+            return connect(address, str(where), timeout_s, call_timeout_s, asks), address
         except HandshakeTimeout:
             raise
         except StoreUnreachable as why:

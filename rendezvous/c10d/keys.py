@@ -166,15 +166,16 @@ def mark_served(client: TcpStoreClient, keys: Keys) -> None:
 
 
 def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, token: bytes = b"") -> bytes:
-    """On a client of the endpoint `where`: wait for `SERVED` and check that the server serves this job and, if `token`
-    is given, is still the same server. Returns the server's token.
+    """On a client of the endpoint `where`, whose handshake asked for `SERVED` or nothing: wait for that key, and check
+    that the server serves this job and, if `token` is given, is still the same server. Returns the server's token; what
+    it has read is in `client.said`.
 
     Raises StoreForeign if it serves no job, another job, or if a counter holds no count; with a token StoreReplaced if
     it serves a job anew, or is about to.
     """
-    names = [SERVED, *keys.counters, keys.life]
+    names = [SERVED, *keys.counters, keys.life, *(() if token else (keys.job, keys.pointer))]
     # A server of another kind than ours, which has no token here, may break the connection where a key is missing.
-    found = client.get(names) if token else {}
+    found = client.get(names) if token or client.has_asked else {}
     if SERVED not in found:
         if not client.wait(SERVED, timeout_s):
             raise (StoreReplaced if token else StoreForeign)(
@@ -195,6 +196,7 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
         raise StoreReplaced(
             f"{where} was restarted and has lost the records of job {excerpt(served)}; restart all agents"
         )
+    client.said = found
     return life
 
 

@@ -10,7 +10,7 @@ from ...proto.frozen import dataclass, field
 from ..endpoint import Address, Endpoint, parse_endpoint
 from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreOutvoted, StoreSpoiled, StoreUnreachable
 from .client import TcpStoreClient, connect
-from .keys import Keys, create_keys, mark_served, verify
+from .keys import SERVED, Keys, create_keys, mark_served, verify
 from .listed import NO_HOST, Listed, Pointer, Reserve, Server, first_answer, read_pointer
 from .notifications import Compaction, Published
 from .store import CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore
@@ -316,7 +316,7 @@ def open_listed(
 
 def _joined(listed: Listed, found: Place, join: Join, warn: Callable[[str], None]) -> MovingStore:
     keys = listed.keys
-    client = connect(found.address, found.pointer.endpoint, CALL_TIMEOUT_S, CALL_TIMEOUT_S)
+    client = connect(found.address, found.pointer.endpoint, CALL_TIMEOUT_S, CALL_TIMEOUT_S, SERVED)
     try:
         token = verify(client, found.pointer.endpoint, keys, CALL_TIMEOUT_S)
         place = Place(found.pointer, found.address, token)

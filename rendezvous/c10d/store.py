@@ -20,6 +20,7 @@ from .descriptors import DescriptorWatch
 from .keys import (
     MAX_COUNT,
     MAX_NODE_ID_BYTES,
+    SERVED,
     Keys,
     checked_count,
     checked_log,
@@ -125,7 +126,8 @@ class C10dStore(HostedLeadership):
             self._server.close()
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
-        stored = self._client.compare_set(self._keys.job, over, value)
+        there = b"" if over else self._client.said.pop(self._keys.job, b"")
+        stored = there or self._client.compare_set(self._keys.job, over, value)
         # For a key that does not exist, the server answers with `over`.
         return self._client.get([self._keys.job]).get(self._keys.job, b"") if over and stored == over else stored
 
@@ -173,18 +175,19 @@ class C10dStore(HostedLeadership):
 
     def wait_round(self, after: int, timeout_s: float) -> tuple[int, bytes] | None:
         deadline = time.monotonic() + timeout_s
-        newest, value = after, b""
+        newest, value, asked = after, b"", after + 1  # where the newest is known to be another, that is asked for
         if after != self._newest_received:
-            newest, value = self._newest_round(after + 1)
+            asked = max(asked, int(self._client.said.pop(self._keys.round_head, b"0")))
+            newest, value = self._newest_round(asked)
         # Else the next one has hardly been announced already; if so, and deleted again, the wait ends in vain first.
         if newest <= after:
-            announced = self._client.wait(self._keys.round(after + 1), deadline - time.monotonic())
-            head, value = self._newest_round(after + 1)
+            announced = self._client.wait(self._keys.round(asked), deadline - time.monotonic())
+            head, value = self._newest_round(asked)
             newest = max(head, after + announced)
             if newest <= after:
                 return None
         while True:
-            if newest != after + 1 or not value:
+            if newest != asked or not value:
                 key = self._keys.round(newest)
                 value = self._client.get([key]).get(key, b"")
             if value:
@@ -386,8 +389,7 @@ def _reach(where: Endpoint, run_id: str, timeout_s: float, call_timeout_s: float
     if where.port == 0:
         raise ValueError(f"endpoint {where}: port 0 is for the node that hosts; give the port that the host serves")
     timeout_s = max(min(timeout_s, ATTEMPT_S), 0.1)
-    client, address = connect_any(where, timeout_s, call_timeout_s)
-    keys = Keys(run_id)
+    (client, address), keys = connect_any(where, timeout_s, call_timeout_s, SERVED), Keys(run_id)
     try:
         store = C10dStore(client, where, keys, address, None, verify(client, str(where), keys, timeout_s))
         if join is not None:

@@ -324,6 +324,8 @@ class Driver:
         connection = self._threads.connect(store, "watcher", WAIT_S)
         place = OwnPlace(self._node)
         fencing = self.fencing
+        if fencing is not None:
+            fencing.wait_current()  # what is read before the first heartbeat would be read again
         while not self._threads.ending.is_set():
             generation = 0 if fencing is None else fencing.generation()
             found = connection.call(lambda session: session.wait_round(self.newest, WAIT_S))

@@ -130,7 +130,8 @@ def test_values_of_a_class_of_which_many_are_replaced_are_the_same(ours: type[An
             checked.append(self.number)
 
     checked: list[int] = []
-    own: Any = frozen.dataclass(frozen=True, slots=True)(Own)(0)
+    kind: Any = frozen.dataclass(frozen=True, slots=True)(Own)
+    own = kind(0)
     value, other, shown = ours(0, ("a",), {"b": 1}, "c"), theirs(0, ("a",), {"b": 1}, "c"), ours(0)
     for number in range(2 * frozen.QUICK_FROM):
         value, other = frozen.replace(value, number=number), dataclasses.replace(other, number=number)
