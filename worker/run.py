@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader
 
 from .checkpoints.folder import Retention
@@ -22,13 +21,15 @@ from .data.order import VERSION as ORDER_VERSION
 from .data.randomness import key_everything
 from .data.sharded import Division
 from .errors import Misused
-from .failing import end_when_uncaught, fail_together
+from .failing import end_when_uncaught
 from .frameworks.switch import chosen
 from .keys import key_of, mix
 from .ledger import TOGETHER, Ledger
 from .loop import account
 from .loop.between import Between
+from .loop.body import Body
 from .loop.early import EarlyEnd, known_s
+from .loop.forgotten import Forgotten
 from .loop.gradients import mark
 from .loop.log import RunLog
 from .loop.marks import SAVE, marks_of
@@ -36,17 +37,17 @@ from .loop.progress import Progress, place_of
 from .loop.reductions import Reductions
 from .loop.requests import Requests
 from .persistence import Found, Persistence, Snapshot
-from .schedule import Every, Exchanges, Timetable
+from .schedule import Every, Exchanges, Timetable, checked
 from .shards.conditions import accept
 from .shards.digest import digest
 from .shards.sharding import Sharding
-from .values import Mean, Vars, compare
+from .values import Vars, compare
 from .world import World
 
 _VARS, _STREAMS, _METRICS = "run.vars", "run.streams", "run.metrics"
 
 
-class Run:
+class Run(Body):
     """What a training script asks for its place, its data and its checkpoints.
 
     Made after the model and the optimizer, on every rank, with the same arguments. On return the newest checkpoint
@@ -85,7 +86,7 @@ class Run:
         self.vars, self.account, self._ledger = Vars(), Account(), Ledger()
         self.steps = self.epoch = 0
         """Steps done, over all restarts; and the epoch of `epochs` that is going on."""
-        self._states, self._every, self._shards = states, every or Every(), shards
+        self._states, self._every, self._shards = states, checked(every), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders, self.gradients = dict[str, Loader](), partial(mark, self._states)
@@ -102,7 +103,9 @@ class Run:
         self._watched = self._marks.shows or account.current is not None
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
-        self._key_main()
+        self._forgotten = Forgotten(self.account, self.log, self.steps)
+        # What a script draws before its loops over loaders it is given again in each start; steps alone have one place.
+        self._key_main(0 if self.account.kept else self.steps)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -146,6 +149,7 @@ class Run:
             while self.epoch < count and not self.stopping:
                 yield self.epoch
                 if not self.stopping:
+                    self._forgotten.epoch_over(self.steps)
                     self.epoch += 1
                     self.account.next_epoch()
                     self._between(force=True)
@@ -181,12 +185,8 @@ class Run:
         if self._watched:
             self._marks.step()
         if not looping:
+            self._forgotten.stepped()
             self.asked()
-
-    def section(self, name: str) -> AbstractContextManager[None]:
-        """Around what is no part of a step, such as an evaluation: an agent that watches for hangs (--watch) learns how
-        long it takes by itself. Loaders with `train=False`, and saves, are known to it."""
-        return self._marks.section(name)
 
     def shards(self, batch: Any) -> Iterator[Any]:
         """At level `bits`, `for x, y in run.shards(batch): loss_sum(net(x), y).backward()`: this rank's shards of a
@@ -209,31 +209,10 @@ class Run:
         self._requests.label = label
 
     def stop(self) -> None:
-        """Asks for the end, on any rank, of a job that is to go on later: at the next exchange all ranks save, and
-        behind `epochs` or `batches` they exit with 75, as the agents do then; without an agent they leave the loop."""
+        """Asks for the end, on any rank, of a job that is to go on later: at the next exchange all ranks save and,
+        within `epochs` or `batches`, exit with 75, as the agents do then. Without an agent all loops over loaders end,
+        and the script leaves out what it does behind them: `if run.stopping: break`."""
         self._requests.stop = True
-
-    def rng(self, name: str) -> torch.Generator:
-        """A generator for this step and rank (at level `bits`: and shard), the same after a restart."""
-        return torch.Generator().manual_seed(key_of(self.seed, "rng", name, self.steps, self._turn()))
-
-    def mean(self, name: str) -> Mean:
-        """A mean over samples and ranks that checkpoints keep, by name."""
-        return self._reductions.mean(name)
-
-    def metric(self, name: str, metric: Any) -> Any:
-        """A `torchmetrics.Metric` or collection, which checkpoints keep from now on, by name; each rank's states,
-        merged by the metric's own reductions where the number of ranks changes. Raises Misused, NotResumable."""
-        return self._reductions.metric(name, metric)
-
-    def time_left(self) -> float | None:
-        """Seconds until the job's deadline (`loop/deadline.py`). Negative after it; None where there is none."""
-        return self._early.deadline.left_s()
-
-    def fail_together(self) -> AbstractContextManager[None]:
-        """Around the loop: an exception on this rank ends its process at once, with the cause in the error file: no
-        other rank waits for it in a collective, as the launcher sees the exit and ends them."""
-        return fail_together(self.log, self.rank)
 
     def close(self) -> None:
         """Saves what is not saved, and waits for the disk, as `epochs` and `batches` do. Collective. Raises
@@ -256,8 +235,12 @@ class Run:
 
     def complete(self) -> None:
         """Behind all that belongs to the training: saves, and leaves a mark by which later starts of the same command
-        under `--exact-resume` end at once with 0. Collective. Raises CheckpointNotWritten, OSError, WrongState."""
+        under `--exact-resume` end at once with 0; none where the run stops. Collective. Raises CheckpointNotWritten,
+        OSError, WrongState."""
         self.close()
+        if self.stopping:
+            self.log.warning("run.complete() leaves no mark, as the run stopped at step %d", self.steps)
+            return
         self._persistence.complete(self.steps, self.epoch)
 
     @property
@@ -312,8 +295,8 @@ class Run:
         for loader in self._loaders.values() if self._streamed else ():
             loader.committed()
 
-    def _key_main(self) -> None:
-        key_everything(mix(mix(self._key, self.steps), self._turn()))
+    def _key_main(self, steps: int | None = None) -> None:
+        key_everything(mix(mix(self._key, self.steps if steps is None else steps), self._turn()))
 
     def _turn(self) -> int:
         """Whose random numbers are drawn: of this rank; at level `bits`, of all ranks together, or of a shard."""
@@ -335,6 +318,13 @@ class Run:
             with self._marks.section(SAVE):
                 self._save(requests.label or "")
                 requests.saved(self._persistence.wait)
+        if stops and self._early.within:
+            self._end_early()
+
+    def _end_early(self) -> None:
+        self.close()
+        if not self._requests.stop_ordered:
+            self._early.leave(self.steps)
 
     def _skip(self) -> None:
         self._early.tell_skipped(self.steps, self._save_s())
@@ -349,10 +339,10 @@ class Run:
         end_when_uncaught(self.log, self.rank, self.world_size)
         self.account.begin_loop(over_epochs=True)
         with self._early.noticing(lambda: (self.stopping, self.steps - self._saved[1])):
+            if self.steps:
+                self._key_main()
             yield
-        self.close()
-        if self.stopping and not self._requests.stop_ordered:
-            self._early.leave(self.steps)
+        self._end_early() if self.stopping else self.close()
 
     def _save(self, label: str) -> None:
         self._enter()
@@ -397,4 +387,5 @@ class Run:
         self.account.go_on(manifest.places, manifest.run.get("rehearsed"))
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
         ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before), level {manifest.run['level']}"
-        self.log.info("resumed at step %d, epoch %d, with %s", self.steps, self.epoch, ranks)
+        within = "".join(f", {name} at {place[1]}" for name, place in manifest.places.items() if place[1])
+        self.log.info("resumed at step %d, epoch %d%s, with %s", self.steps, self.epoch, within, ranks)

@@ -31,6 +31,13 @@ class Every:
             raise Misused(f"{self}: `steps` is 1 or more and `failures_s` greater than 0, or None")
 
 
+def checked(every: Every | None) -> Every:
+    """The schedule that was asked for. Raises Misused where it is something else."""
+    if every is not None and not isinstance(every, Every):
+        raise Misused(f"every={every!r} is no schedule: say every=Every(steps=100), or Every(seconds=600)")
+    return every or Every()
+
+
 def advised_s(blocked_s: float, between_failures_s: float) -> float:
     """The interval that loses least: sqrt(2 x cost of a save x mean time between failures), Young 1974.
 

@@ -12,9 +12,9 @@ A script that starts again runs its loops from the top. Passes that were over by
 same epoch of the run (a validation after the training, say), give nothing the second time. A pass inside of another's
 loop is not counted: that loop goes on where it was.
 
-What a script evaluates before its loop over epochs it evaluates again in each start, on what it was given the first
-time: a rehearsal, in which loaders are where they are at a first start. They are put where the checkpoint has them once
-the loop begins.
+What a script evaluates, or looks at without a step, before its loop over epochs it reads again in each start, and is
+given what it was the first time: a rehearsal, in which loaders are where they are at a first start. They are put where
+the checkpoint has them once the loop begins.
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ class Account:
         self.over: dict[str, int] = {}
         """Of each loader: outermost passes that are over in this epoch of the run."""
         self._skips: dict[str, int] = {}
+        self._trained: set[str] = set()
+        """Loaders of which a pass is over in which a step was taken."""
         self._passes: list[Pass] = []
         self.settled = True
         """Whether nothing that checkpoints keep was changed between the passes of this epoch of the run."""
@@ -117,7 +119,8 @@ class Account:
         self._open: list[Pass] = []
         """The loops whose body is going on, each inside of the one before."""
         self.rehearsed: list[str] | None = None
-        """Loaders that were evaluated before the run's loop over epochs began; None: it has not, at any start."""
+        """Loaders that were looped over without a step before the run's loop over epochs began; None: it has not begun,
+        at any start."""
         self.rehearses = False
         """Whether that loop is still to come in a start that goes on within it."""
         self._aside: dict[str, list[int]] = {}
@@ -212,6 +215,8 @@ class Account:
             elif not exhausted:
                 # The batch that was handed out last was not trained on, as no step followed.
                 cursor.held.clear()
+            if going.trained:
+                self._trained.add(going.loader)
             if going.outermost and over and not going.earlier:
                 self.over[going.loader] = self.over.get(going.loader, 0) + 1
 
@@ -251,7 +256,7 @@ class Account:
         """What trains begins now, and what was evaluated until now does not count. over_epochs: it is the loop over the
         run's epochs."""
         if over_epochs and self.rehearsed is None:
-            self.rehearsed = [name for name in self.over if self.cursors[name].evaluates]
+            self.rehearsed = [name for name in self.over if self.cursors[name].evaluates or name not in self._trained]
             self.over = {name: count for name, count in self.over.items() if name not in self.rehearsed}
         if self._aside:
             self._passes = [going for going in self._passes if going.loader not in self._aside]
@@ -306,6 +311,11 @@ class Account:
     def outermost(self) -> str | None:
         """The loader of the loop that all others are inside of, or that has gone on longest."""
         return next((going.loader for going in self._passes if going.gave), None)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a loader was looped over in this start."""
+        return self._begun > 0
 
     def evaluating(self) -> bool:
         """Whether the batch that was handed out last, or another that no step commits, is in use."""

@@ -28,6 +28,8 @@ class EarlyEnd:
         self.deadline, self._log = Deadline(stop_before), log
         self.pending = self.deadline.stops
         """Whether a signal has come, or the job's time ends at some time."""
+        self.within = self._left = False
+        """Whether the loop over epochs or batches is going on."""
         self._asked = Asked(os.environ, self._pend)
 
     def _pend(self) -> None:
@@ -55,10 +57,13 @@ class EarlyEnd:
     def noticing(self, stands: Callable[[], tuple[bool, int]]) -> Iterator[None]:
         """Around the loop over epochs or batches: says what a `break` out of it leaves out. stands: whether the run is
         stopping, and the steps behind the last checkpoint."""
+        self.within = True
         try:
             yield
         except GeneratorExit:
             stopping, unsaved = stands()
+            if self._left:
+                raise
             if unsaved:
                 self._log.info(
                     "the loop was left before its end, %d steps behind the last checkpoint; run.close() saves them",
@@ -71,11 +76,14 @@ class EarlyEnd:
                     PREEMPTED,
                 )
             raise
+        finally:
+            self.within = False
 
     def leave(self, step: int) -> None:
-        """Behind the loop: what follows it in the script belongs to a training that is over, so that under an agent the
-        process ends here, with the code that says that the job is to be started again."""
+        """What follows in the script belongs to a training that goes on, or to one that is over, so that under an agent
+        the process ends here, with the code that says that the job is to be started again."""
         if "ELASTIC_AGENT_ROUND" in os.environ:
+            self._left = True
             self._asked.drop()
             self._log.info("stopped at step %d, to go on with the next start of the job: exit %d", step, PREEMPTED)
             raise SystemExit(PREEMPTED)

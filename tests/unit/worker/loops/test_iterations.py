@@ -111,3 +111,59 @@ def test_what_is_evaluated_before_the_loop_is_evaluated_again_and_moves_nothing(
         assert {str(seen[0]) for seen, _ in parts} == {str(whole[0])}
         assert [each for seen, _ in parts for each in seen[1:]] == whole[1:]
         assert parts[-1][1] == digest
+
+
+def test_a_batch_that_is_looked_at_before_the_loop_is_looked_at_in_each_start(tmp_path: Path) -> None:
+    """With gradients on, as lazy layers need it: the loop goes on where it was, and the look sees what it saw."""
+
+    def life(most: int) -> tuple[list[int], list[int]]:
+        net, optimizer = net_and_optimizer()
+        run = Run(tmp_path / "c", net=net, optimizer=optimizer, every=Every(steps=1))
+        loader = run.loader(DataLoader(TensorDataset(torch.arange(20)), batch_size=4, shuffle=True))
+        look, seen = next(iter(loader))[0].tolist(), list[int]()
+        for _ in run.epochs(2):
+            for (batch,) in loader:
+                if len(seen) == most:
+                    run.close()
+                    return look, seen
+                seen += batch.tolist()
+                run.step()
+        return look, seen
+
+    (first, began), (again, rest) = life(12), life(100)
+    assert again == first == began[:4]
+    assert sorted(began + rest) == sorted(2 * list(range(20)))
+
+
+def test_what_a_script_draws_before_its_loop_it_draws_again_in_each_start(tmp_path: Path) -> None:
+    """A split of the data made behind `Run`: other samples to evaluate on would mix the two."""
+
+    def life(most: int) -> tuple[list[int], list[float]]:
+        run = Run(tmp_path / "c", every=Every(steps=1))
+        split = torch.randperm(20).tolist()
+        loader = run.loader(DataLoader(TensorDataset(torch.arange(20)), batch_size=4))
+        drawn: list[float] = []
+        for _ in run.epochs(2):
+            for _ in loader:
+                if len(drawn) == most:
+                    run.close()
+                    return split, drawn
+                drawn.append(torch.rand(()).item())
+                run.step()
+        return split, drawn
+
+    (split, began), (again, rest) = life(3), life(100)
+    assert split == again
+    assert len(set(began + rest)) == 10
+
+
+def test_a_loop_of_steps_alone_draws_on_after_a_restart(tmp_path: Path) -> None:
+    def life(most: int, where: Path) -> list[float]:
+        run, drawn = Run(where, every=Every(steps=1)), list[float]()
+        while run.steps < most:
+            drawn.append(torch.rand(()).item())
+            run.step()
+        run.close()
+        return drawn
+
+    assert life(3, tmp_path / "a") + life(6, tmp_path / "a") == life(6, tmp_path / "b")
