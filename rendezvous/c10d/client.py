@@ -95,8 +95,8 @@ class TcpStoreClient:
         with self._calling:
             self._begin(min(timeout_s, HANDSHAKE_S))
             # Not PING, which torch 2.4 lacks. A server that answers with a plausible count of keys is a TCPStore.
-            asked = _CHECK_ONE + _key(asks) if asks else b""
-            self._send(bytes([_VALIDATE]) + _UINT32.pack(_MAGIC) + bytes([_COUNT_KEYS]) + asked)
+            opening = bytes([_VALIDATE]) + _UINT32.pack(_MAGIC) + bytes([_COUNT_KEYS])
+            self._send(opening + (_CHECK_ONE + _key(asks) if asks else b""))
             if not self._readable():
                 self.close()
                 raise HandshakeTimeout(
@@ -304,11 +304,10 @@ class TcpStoreClient:
 
     def _receive_string(self) -> bytes:
         unread, begins = self._unread, self._taken + _SIZE.size
-        if begins <= len(unread):  # most values have arrived together with others
-            ends = begins + _SIZE.unpack_from(unread, self._taken)[0]
-            if ends <= len(unread):
-                self._taken = ends
-                return unread[begins:ends]
+        # Most values have arrived together with others.
+        if begins <= len(unread) and (ends := begins + _SIZE.unpack_from(unread, self._taken)[0]) <= len(unread):
+            self._taken = ends
+            return unread[begins:ends]
         size = int(_SIZE.unpack(self._receive(_SIZE.size))[0])
         kept = bytearray()
         for start in range(0, size, PART_BYTES):

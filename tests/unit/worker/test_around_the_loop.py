@@ -265,60 +265,6 @@ def test_without_an_agent_each_call_does_what_is_sensible_alone(
     assert json.loads((tmp_path / "c" / "complete.json").read_text())["step"] == 10
 
 
-def test_a_stop_within_an_epoch_under_an_agent_runs_nothing_more_of_its_body(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An evaluation of no batches, and what a script makes of it, would be of a training that is not over."""
-    monkeypatch.setenv("ELASTIC_AGENT_ROUND", "1")
-    run, behind = Run(tmp_path / "c", every=NEVER), []
-    train, evaluation = loader_of(run), run.loader(DataLoader(TensorDataset(torch.arange(8)), 4), train=False)
-
-    def script() -> None:
-        for epoch in run.epochs(2):
-            for _ in train:
-                run.step()
-                if run.steps == 14:
-                    run.stop()
-            behind.append((epoch, len(list(evaluation))))
-
-    with pytest.raises(SystemExit) as ended:
-        script()
-    assert (ended.value.code, run.steps, behind) == (75, 14, [(0, 2)])
-    assert [path.name for path in sorted((tmp_path / "c").glob("step-*"))][-1] == "step-000014"
-
-
-def test_a_schedule_that_is_none_is_refused(tmp_path: Path) -> None:
-    every: Any = 100
-    with pytest.raises(Misused, match=r"every=100 is no schedule: say every=Every\(steps=100\)"):
-        Run(tmp_path / "c", every=every)
-
-
-def test_an_epoch_without_a_step_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = Run(tmp_path / "c", every=NEVER)
-    loader, evaluation = loader_of(run), run.loader(DataLoader(TensorDataset(torch.arange(8)), 4), train=False)
-    for epoch in run.epochs(4):
-        for _ in loader if epoch else evaluation:
-            pass
-    (said,) = [text for text in caplog.messages if "without run.step()" in text]
-    assert said.endswith("no checkpoint is taken; call run.step() after each optimizer.step()")
-
-
-def test_steps_over_a_loader_of_the_scripts_own_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run, data = Run(tmp_path / "c", every=NEVER), DataLoader(TensorDataset(torch.arange(8)), 4)
-    run.loader(data)
-    for _ in run.epochs(2):
-        for _ in data:
-            run.step()
-    assert len([text for text in caplog.messages if "loop over what that returns" in text]) == 1
-
-
-def test_a_script_with_no_loader_is_not_reminded_of_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = Run(tmp_path / "c", every=NEVER)
-    for _ in run.epochs(2):
-        run.step()
-    assert not [text for text in caplog.messages if "loop over what" in text]
-
-
 def test_memory_of_a_gpu_that_torch_holds_and_does_not_use_is_what_empty_cache_gives_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
