@@ -147,6 +147,8 @@ class Run(Body):
         the last save; ends early where `stop` was called. From here on an uncaught exception ends this rank at once."""
         with self._looping():
             while self.epoch < count and not self.stopping:
+                if self.between is not None:
+                    self.between.epoch_begins()
                 yield self.epoch
                 if not self.stopping:
                     self._forgotten.epoch_over(self.steps)

@@ -1,7 +1,8 @@
 """What a script does between two loops of an epoch.
 
 A start that goes on in the second loop comes by there once more, as it runs the script from the top. So a checkpoint
-taken in the second loop must find nothing changed since the end of the first: a scheduler's step would count twice.
+taken in the second loop must find nothing changed since the end of the first: a scheduler's step would count twice. The
+same is true of what a script does at the top of an epoch, before its first loop; that is said.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..checkpoints.pieces import identity, local_of, rebuild
 from ..frameworks.fsdp1 import Whole
@@ -26,7 +28,7 @@ class Between:
         self._mark: dict[str, Any] | None = None
         self._tensors: list[torch.Tensor] = []
         """The tensors of the mark, so that no new one gets the memory of one that is gone."""
-        self._reported = False
+        self._reported = self._reported_top = self._at_top = False
 
     def add(self, name: str, thing: Any) -> None:
         """Another state that checkpoints keep."""
@@ -40,8 +42,7 @@ class Between:
 
     def changes(self) -> bool:
         """Collective, as the next loop begins: whether anything was changed since, on any rank."""
-        now = self._now([])
-        changed = [name for name in now if self._mark is not None and now[name] != self._mark.get(name)]
+        changed = self._changed()
         found = bool(self._world.most([int(bool(changed))])[0])
         if found and not self._reported:
             self._reported = True
@@ -52,9 +53,42 @@ class Between:
             )
         return found
 
+    def epoch_begins(self) -> None:
+        """The body of another epoch begins, or this start goes on in it."""
+        self.passed()
+        self._at_top = True
+
+    def loop_begins(self, goes_on: bool) -> None:
+        """An outermost loop begins. goes_on: within the loop, after its first batch. Says what was changed since the
+        epoch's body began."""
+        if not self._at_top:
+            return
+        self._at_top = False
+        if not (changed := ", ".join(self._changed())):
+            return
+        if goes_on:
+            self._log.warning(
+                "the script has changed %s once more before the loop that this start goes on within, so that the "
+                "training is not the one without a restart: change it at the end of an epoch",
+                changed,
+            )
+        elif not self._reported_top:
+            self._reported_top = True
+            self._log.info(
+                "the script changes %s at the top of an epoch, before its loop, and does so again in a start that goes "
+                "on within it: change at the end of the epoch what must not be changed twice",
+                changed,
+            )
+
+    def _changed(self) -> list[str]:
+        now = self._now([])
+        return [name for name in now if self._mark is not None and now[name] != self._mark.get(name)]
+
     def _now(self, kept: list[torch.Tensor]) -> dict[str, Any]:
         def marked(_: Any, tensor: torch.Tensor) -> Any:
             kept.append(tensor)
+            if is_lazy(tensor):  # it has no memory yet
+                return id(tensor)
             return (*identity(tensor), 0 if tensor.is_inference() else local_of(tensor)._version)
 
         return {name: rebuild(thing.state_dict(), marked, other=_plain) for name, thing in self._things.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -167,3 +169,46 @@ def test_a_loop_of_steps_alone_draws_on_after_a_restart(tmp_path: Path) -> None:
         return drawn
 
     assert life(3, tmp_path / "a") + life(6, tmp_path / "a") == life(6, tmp_path / "b")
+
+
+def test_what_a_script_changes_at_the_top_of_an_epoch_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once as it does so first, and in each start that does so within the epoch. A value that is set to what it was is
+    no change."""
+
+    def life(most: int, *, twice: bool) -> list[str]:
+        caplog.clear()
+        caplog.set_level(logging.INFO)
+        net, optimizer = net_and_optimizer()
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        run = Run(tmp_path / str(twice), net=net, optimizer=optimizer, schedule=schedule, every=Every(steps=1))
+        loader, steps = run.loader(DataLoader(TensorDataset(torch.arange(20)), batch_size=4)), 0
+        for epoch in run.epochs(4):
+            if twice and epoch:
+                schedule.step()
+            optimizer.param_groups[0]["lr"] = 0.1 / (epoch + 1)
+            for _ in loader:
+                if steps == most:
+                    run.close()
+                    return [text for text in caplog.messages if text.startswith("the script")]
+                optimizer.step()
+                run.step()
+                steps += 1
+        return [text for text in caplog.messages if text.startswith("the script")]
+
+    (said,) = life(12, twice=True)
+    assert said.startswith("the script changes optimizer, schedule at the top of an epoch, before its loop, and does")
+    (said,) = [text for text in life(1, twice=True) if "once more" in text]
+    assert said.startswith("the script has changed schedule once more before the loop that this start goes on within")
+    assert len(life(12, twice=False)) == 1
+    assert life(1, twice=False) == []
+
+
+def test_a_model_of_lazy_layers_gets_its_shapes_in_the_loop(tmp_path: Path) -> None:
+    net = torch.nn.LazyLinear(1)
+    run = Run(tmp_path / "c", net=net, every=Every(seconds=None))
+    loader = run.loader(DataLoader(TensorDataset(torch.arange(8.0)[:, None]), batch_size=4))
+    for _ in run.epochs(1):
+        for (batch,) in loader:
+            net(batch)
+            run.step()
+    assert net.weight.shape == (1, 1)
