@@ -84,8 +84,8 @@ class Run(Body):
         self.log = RunLog(self.rank)
         self.progress = Progress(lambda: place_of(self.account, self._loaders, self.epoch, self.steps), self.rank)
         self.vars, self.account, self._ledger = Vars(), Account(), Ledger()
-        self.steps = self.epoch = 0
-        """Steps done, over all restarts; and the epoch of `epochs` that is going on."""
+        self.steps = self.epoch = self._began = 0
+        """Steps done, over all restarts; the epoch of `epochs` that is going on, and the steps as it began."""
         self._states, self._every, self._shards = states, checked(every), shards
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self.division: Division | None = None if self._sharding is None else self._sharding.division
@@ -103,7 +103,7 @@ class Run(Body):
         self._watched = self._marks.shows or account.current is not None
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
-        self._forgotten = Forgotten(self.account, self.log, self.steps)
+        self._forgotten = Forgotten(self.account, self.log)
         # What a script draws before its loops over loaders it is given again in each start; steps alone have one place.
         self._key_main(0 if self.account.kept else self.steps)
 
@@ -148,11 +148,11 @@ class Run(Body):
         with self._looping():
             while self.epoch < count and not self.stopping:
                 if self.between is not None:
-                    self.between.epoch_begins()
+                    self.between.epoch_begins(goes_on=self.steps > self._began)
                 yield self.epoch
                 if not self.stopping:
-                    self._forgotten.epoch_over(self.steps)
-                    self.epoch += 1
+                    self._forgotten.epoch_over(stepped=self.steps > self._began)
+                    self.epoch, self._began = self.epoch + 1, self.steps
                     self.account.next_epoch()
                     self._between(force=True)
 
@@ -352,9 +352,10 @@ class Run(Body):
         label = next((text for text in self._world.gather(label) if text), "")
         compare(self.vars, self._world, self.log)
         # Of two checkpoints of one place that differ in `asked`, both are kept.
-        run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "order": ORDER_VERSION, "asked": self._asked}
+        run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "began": self._began, "asked": self._asked}
         run |= {"world_size": self.world_size, "means": self._reductions.means(), "rehearsed": self.account.rehearsed}
-        run |= {"level": self.level, **({"shards": None} if self._sharding is None else self._sharding.kept())}
+        run |= {"order": ORDER_VERSION, "level": self.level}
+        run |= {"shards": None} if self._sharding is None else self._sharding.kept()
         known = self._found.run["loaders"] if self._found is not None else {}  # not all may have been made yet
         run |= {"loaders": known | {name: loader.identity() for name, loader in self._loaders.items()}}
         snapshot = Snapshot(self.steps, self.account.places(), run, self._ledger.head(), self._ledger.to_bytes(), label)
@@ -389,5 +390,6 @@ class Run(Body):
         self.account.go_on(manifest.places, manifest.run.get("rehearsed"))
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
         ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before), level {manifest.run['level']}"
+        self._began = int(manifest.run.get("began", self.steps))
         within = "".join(f", {name} at {place[1]}" for name, place in manifest.places.items() if place[1])
         self.log.info("resumed at step %d, epoch %d%s, with %s", self.steps, self.epoch, within, ranks)

@@ -28,7 +28,7 @@ class Between:
         self._mark: dict[str, Any] | None = None
         self._tensors: list[torch.Tensor] = []
         """The tensors of the mark, so that no new one gets the memory of one that is gone."""
-        self._reported = self._reported_top = self._at_top = False
+        self._reported = self._reported_top = self._at_top = self._goes_on = False
 
     def add(self, name: str, thing: Any) -> None:
         """Another state that checkpoints keep."""
@@ -53,20 +53,19 @@ class Between:
             )
         return found
 
-    def epoch_begins(self) -> None:
-        """The body of another epoch begins, or this start goes on in it."""
+    def epoch_begins(self, goes_on: bool) -> None:
+        """The body of another epoch begins, or that of an epoch that this start goes on within."""
         self.passed()
-        self._at_top = True
+        self._at_top, self._goes_on = True, goes_on
 
-    def loop_begins(self, goes_on: bool) -> None:
-        """An outermost loop begins. goes_on: within the loop, after its first batch. Says what was changed since the
-        epoch's body began."""
+    def loop_begins(self) -> None:
+        """An outermost loop begins. Says what was changed since the epoch's body began."""
         if not self._at_top:
             return
         self._at_top = False
         if not (changed := ", ".join(self._changed())):
             return
-        if goes_on:
+        if self._goes_on:
             self._log.warning(
                 "the script has changed %s once more before the loop that this start goes on within, so that the "
                 "training is not the one without a restart: change it at the end of an epoch",

@@ -10,12 +10,9 @@ from ..data.cursors import Account
 class Forgotten:
     """Looks at where steps are done. Each thing is said once."""
 
-    def __init__(self, account: Account, log: Any, step: int) -> None:
-        """step: at which this start goes on."""
+    def __init__(self, account: Account, log: Any) -> None:
         self._account, self._log = account, log
         self._said = False
-        self._began_at = step
-        """The step at which the epoch that is going on began, or this start went on in it."""
 
     def stepped(self) -> None:
         """A step was done where no loader of the run is looped over."""
@@ -26,10 +23,9 @@ class Forgotten:
                 "a loop over the DataLoader itself begins its data anew in each start"
             )
 
-    def epoch_over(self, step: int) -> None:
-        """An epoch of `Run.epochs` is over, at this step."""
-        begun, self._began_at = self._began_at, step
-        if step == begun and not self._said and not self._account.between_steps():
+    def epoch_over(self, *, stepped: bool) -> None:
+        """An epoch of `Run.epochs` is over. stepped: whether a step was done in it."""
+        if not stepped and not self._said and not self._account.between_steps():
             self._said = True
             self._log.warning(
                 "an epoch passed without run.step(): none of its batches counts as trained on, and no checkpoint is "
