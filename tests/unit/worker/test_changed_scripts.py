@@ -1,0 +1,86 @@
+"""What the script of a later start does otherwise than that of the checkpoint: it is put right, or said with what to
+write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from elastic_agent.worker import Every, Run
+from elastic_agent.worker.errors import WrongState
+
+
+class Versioned(nn.Linear):
+    """Notes in which version the state that it loads was written."""
+
+    _version = 3
+    loaded: Any = None
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *more: Any) -> None:
+        self.loaded = local_metadata.get("version")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *more)
+
+
+def run_with(path: Path, net: Any) -> Run:
+    return Run(path / "checkpoints", every=Every(seconds=None), net=net)
+
+
+def keep(path: Path, net: Any) -> None:
+    run = run_with(path, net)
+    run.step()
+    run.close()
+
+
+def plain(net: nn.Module) -> Any:
+    return net
+
+
+def compiled(net: nn.Module) -> Any:
+    return torch.compile(net, backend="eager")
+
+
+def wrapped_twice(net: nn.Module) -> Any:
+    return nn.DataParallel(compiled(net))
+
+
+@pytest.mark.parametrize("wrap", [plain, nn.DataParallel, compiled, wrapped_twice])
+@pytest.mark.parametrize("before", [plain, nn.DataParallel, compiled, wrapped_twice])
+def test_a_model_is_loaded_whatever_wraps_it(
+    tmp_path: Path, before: Callable[[Any], Any], wrap: Callable[[Any], Any]
+) -> None:
+    """DistributedDataParallel where there are several ranks, say, and none where there is one."""
+    first, net = nn.Sequential(Versioned(2, 1)), nn.Sequential(Versioned(2, 1))
+    keep(tmp_path, before(first))
+    assert run_with(tmp_path, wrap(net)).steps == 1
+    assert torch.equal(net[0].get_parameter("weight"), first[0].get_parameter("weight"))
+    assert net[0].loaded == 3
+
+
+def test_a_prefix_that_was_put_right_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    keep(tmp_path, nn.Linear(1, 1))
+    run_with(tmp_path, nn.DataParallel(nn.Linear(1, 1)))
+    (said,) = [text for text in caplog.messages if "before it is wrapped" in text]
+    assert "step 1 has the state 'net' with no prefix" in said
+    assert "given has 'module.' before each name" in said
+
+
+def test_a_prefix_within_the_names_is_refused_with_who_put_it_there(tmp_path: Path) -> None:
+    keep(tmp_path, AveragedModel(nn.Linear(1, 1)))
+    with pytest.raises(WrongState, match=r"'module\.' of DistributedDataParallel or DataParallel only; give Run the"):
+        run_with(tmp_path, AveragedModel(nn.DataParallel(nn.Linear(1, 1))))
+
+
+def test_the_cause_that_a_launcher_shows_of_a_state_that_does_not_fit_is_ours(tmp_path: Path) -> None:
+    keep(tmp_path, nn.Linear(1, 1))
+    with pytest.raises(WrongState, match=r"give it what it was made with.*size mismatch for weight") as refused:
+        run_with(tmp_path, nn.Linear(2, 1))
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
