@@ -10,7 +10,9 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from ..errors import NotResumable
 from ..keys import mix
+from .context import Context
 from .randomness import Draws, generators_in
 from .sharded import Division, slices_of
 from .slicing import part_of
@@ -20,6 +22,27 @@ from .source import COLLATE
 def batches_are_sliced(loader: DataLoader[Any]) -> bool:
     """Whether this library cuts the batches, so that a global batch can be asked for."""
     return isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is BatchSampler
+
+
+def kept_batch(context: Context, name: str, kept: int, script: int) -> int:
+    """The global batch of a checkpoint, which a loader goes on with; `script`: what the DataLoader's batch size gives
+    here. The log says where they differ and no change of the number of ranks can be why. Raises NotResumable."""
+    division, ranks = context.division, context.world_size
+    if division is None and kept % ranks:
+        raise NotResumable(
+            f"loader {name!r} had a global batch of {kept}, which does not divide by {ranks} ranks: say "
+            f"run.loader(..., global_batch={kept}) and multiply the loss by loader.weight"
+        )
+    # Shards are as many as before. Of ranks, the checkpoint says how many there were at its start, not at the first.
+    found = getattr(context, "_found", None)
+    same = division is not None or (found is not None and found.run.get("world_size") == ranks)
+    if kept != script and (same or kept % (script // ranks)):
+        context.log.info(
+            "loader %r goes on with the global batch of %d of the checkpoint; the script's batch_size gives %d: say "
+            "run.loader(..., global_batch=%d) to change it",
+            *(name, kept, script, script),
+        )
+    return kept
 
 
 @dataclass(frozen=True)

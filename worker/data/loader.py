@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix, mixed
-from .batching import Batching
+from .batching import Batching, kept_batch
 from .context import Context, iteration
 from .cursors import Account, Cursor, Pass, Span, span_of
 from .divided import DividedSource
@@ -122,13 +122,7 @@ class Loader:
                     "now; give the loader the dataset and sampler it had, or another name to begin anew"
                 )
         if self._asked_batch is None and not self._of_batches:
-            self.global_batch = int(state["batch"])
-            if self._context.division is None and self.global_batch % self._context.world_size:
-                raise NotResumable(
-                    f"loader {self.name!r} had a global batch of {self.global_batch}, which does not divide by "
-                    f"{self._context.world_size} ranks: say run.loader(..., global_batch={self.global_batch}) and "
-                    "multiply the loss by loader.weight"
-                )
+            self.global_batch = kept_batch(self._context, self.name, int(state["batch"]), self.global_batch)
         self.stream_state = stream_state
         self._source, self._stream_source = self._make_sources()
 

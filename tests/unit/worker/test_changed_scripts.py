@@ -12,9 +12,13 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import WrongState
+from support.workers.ranks import play
+
+pytestmark = pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from")
 
 
 class Versioned(nn.Linear):
@@ -84,3 +88,32 @@ def test_the_cause_that_a_launcher_shows_of_a_state_that_does_not_fit_is_ours(tm
         run_with(tmp_path, nn.Linear(2, 1))
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__
+
+
+def batches_in(path: Path, batch_size: int, **more: Any) -> Any:
+    run = Run(path / "checkpoints", every=Every(steps=1, seconds=None))
+    loader = run.loader(DataLoader(TensorDataset(torch.arange(24)), batch_size=batch_size), **more)
+    for _ in run.batches(loader, run.steps + 1):
+        run.step()
+    return loader.global_batch
+
+
+@pytest.mark.parametrize(("before", "now"), [(4, 8), (8, 4)])
+def test_another_batch_size_that_does_not_count_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int, now: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    batches_in(tmp_path, before)
+    assert batches_in(tmp_path, now) == before
+    assert (
+        f"loader 'loader0' goes on with the global batch of {before} of the checkpoint; the script's batch_size gives "
+        f"{now}: say run.loader(..., global_batch={now}) to change it"
+    ) in caplog.messages
+    assert batches_in(tmp_path, now, global_batch=now) == now
+
+
+def test_another_number_of_ranks_is_no_other_batch_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert play(lambda rank: batches_in(tmp_path, 4), 2, tmp_path) == [8, 8]
+    assert batches_in(tmp_path, 4) == 8
+    assert not [text for text in caplog.messages if "goes on with the global batch" in text]
