@@ -24,7 +24,7 @@ from .checkpoints.folder import Folder, Retention
 from .checkpoints.layouts import fill
 from .checkpoints.lineage import KEY, Starts
 from .checkpoints.manifest import HELD, Manifest, surroundings
-from .checkpoints.pieces import Divided, divide, has_memory, is_sharded, kinds, rebuild, tensors
+from .checkpoints.pieces import Divided, divide, has_memory, is_sharded, kinds, rebuild, savable, tensors
 from .checkpoints.staging import PLAIN, Staging, size_of
 from .checkpoints.tensor_files import Index, fits_safetensors
 from .checkpoints.transfer import Homes
@@ -185,14 +185,7 @@ class Persistence:
             account.current.took(snapshot.step)
         with suppress(CheckpointNotWritten):
             self._writer.wait()
-        held = list(tensors(states))
-        for place, tensor in held:
-            if tensor.is_meta:
-                raise NotResumable(
-                    f"tensor {'.'.join(map(str, place))} is on the device meta and has no values to save: give it "
-                    "values, or keep it out of the state"
-                )
-        sharded = any(is_sharded(tensor) for _, tensor in held)
+        sharded = any(is_sharded(tensor) for _, tensor in savable(states))
         mine = self.homes.members(self._first)
         large = len(mine) > 1 and size_of(states) >= SHARED_BYTES and self._form == "torch"
         anywhere_sharded, anywhere_large = self._world.most([int(sharded), int(large)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .checkpoints.pieces import savable
 from .loop.log import RunLog
 from .shards.digest import sum_of
 from .world import World
@@ -30,10 +31,13 @@ class Vars:
 
 
 def compare(kept: Vars, world: World, log: RunLog) -> None:
-    """Collective: says once where the ranks have different values, of which a checkpoint keeps those of rank 0."""
+    """Collective: says once where the ranks have different values, of which a checkpoint keeps those of rank 0. Raises
+    NotResumable."""
     if world.size == 1:
         return
-    sums = world.gather(sum_of(kept.state_dict()))
+    state = kept.state_dict()
+    savable({"run.vars": state})  # what has no sum is refused in a line, as without other ranks
+    sums = world.gather(sum_of(state))
     differs = next((rank for rank, text in enumerate(sums) if text != sums[0]), 0)
     if differs and not world.rank:
         log.warning_once(

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..errors import NotResumable
+
 Path = tuple[Any, ...]
 """Keys and numbers that lead to a place in a state."""
 
@@ -57,15 +59,42 @@ def rebuild(
     other: Callable[[Any], Any] = lambda value: value,
 ) -> Any:
     """The same state with every tensor changed, and by `other` all else, keys included. Descends into mappings, lists
-    and tuples."""
+    and tuples. Raises NotResumable where one of them holds itself."""
+    try:
+        return _rebuilt(value, change, path, other)
+    except RecursionError:
+        if (ring := _ring(value)) is None:
+            raise
+        place, kind = ring
+        raise NotResumable(
+            f"{'.'.join(map(str, (*path, *place)))} is the {kind.__name__} that it lies in, which has no end to save: "
+            "keep a copy that does not hold itself"
+        ) from None
+
+
+def _rebuilt(value: Any, change: Callable[[Path, torch.Tensor], Any], path: Path, other: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(path, value)
     if isinstance(value, Mapping):
-        made = {other(key): rebuild(held, change, (*path, key), other) for key, held in value.items()}
-        return _like(value, made, lambda held: rebuild(held, change, path, other))
+        made = {other(key): _rebuilt(held, change, (*path, key), other) for key, held in value.items()}
+        return _like(value, made, lambda held: _rebuilt(held, change, path, other))
     if type(value) in (list, tuple):
-        return type(value)(rebuild(held, change, (*path, number), other) for number, held in enumerate(value))
+        return type(value)(_rebuilt(held, change, (*path, number), other) for number, held in enumerate(value))
     return other(value)
+
+
+def _ring(value: Any) -> tuple[Path, type] | None:
+    """A place of the value at which there is what it lies in, and its type; None: there is no such place."""
+    left: list[tuple[Path, Any, frozenset[int]]] = [((), value, frozenset())]
+    while left:
+        path, held, around = left.pop()
+        if id(held) in around:
+            return path, type(held)
+        if isinstance(held, Mapping):
+            left += [((*path, key), inner, around | {id(held)}) for key, inner in held.items()]
+        elif type(held) in (list, tuple):
+            left += [((*path, number), inner, around | {id(held)}) for number, inner in enumerate(held)]
+    return None
 
 
 def _like(value: Mapping[Any, Any], made: dict[Any, Any], again: Callable[[Any], Any]) -> Any:
@@ -86,6 +115,23 @@ def tensors(value: Any) -> Iterator[tuple[Path, torch.Tensor]]:
     found: list[tuple[Path, torch.Tensor]] = []
     rebuild(value, lambda path, tensor: found.append((path, tensor)))
     return iter(found)
+
+
+def savable(state: Any) -> list[tuple[Path, torch.Tensor]]:
+    """As `tensors`. Raises NotResumable where there is one that no start could load."""
+    held = list(tensors(state))
+    for path, tensor in held:
+        name = f"tensor {'.'.join(map(str, path))}"
+        if tensor.is_meta:
+            raise NotResumable(
+                f"{name} is on the device meta and has no values to save: give it values, or keep it out of the state"
+            )
+        if tensor.is_nested and tensor.layout is torch.strided:
+            raise NotResumable(
+                f"{name} is a nested tensor of the layout strided, which no start could load: make it with "
+                "layout=torch.jagged, or keep the list of its tensors, as unbind() gives it"
+            )
+    return held
 
 
 def kinds(value: Any) -> set[type]:

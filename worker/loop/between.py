@@ -90,7 +90,7 @@ class Between:
                 return id(tensor)
             return (*identity(tensor), 0 if tensor.is_inference() else local_of(tensor)._version)
 
-        return {name: rebuild(thing.state_dict(), marked, other=_plain) for name, thing in self._things.items()}
+        return {name: rebuild({name: thing.state_dict()}, marked, other=_plain) for name, thing in self._things.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from elastic_agent.worker.checkpoints.folder import Folder, next_name
 from elastic_agent.worker.checkpoints.manifest import Manifest
 from elastic_agent.worker.checkpoints.pieces import identity
 from elastic_agent.worker.errors import Misused, NotResumable, WrongState
+from elastic_agent.worker.loop.log import RunLog
+from elastic_agent.worker.values import Vars, compare
 
 
 class Holder:
@@ -102,6 +105,49 @@ def test_what_no_start_could_load_is_refused_by_each_save(tmp_path: Path, value:
     with pytest.raises(NotResumable, match=r"held"):
         save(run)
     assert run_in(tmp_path)[1].state == {"value": b"plain"}
+
+
+def test_a_nested_tensor_that_no_start_could_load_is_refused_with_what_to_keep(tmp_path: Path) -> None:
+    parts = [torch.ones(2), torch.ones(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is a prototype
+        run, held = run_in(tmp_path, {"value": torch.nested.nested_tensor(parts)})
+        with pytest.raises(NotResumable, match=r"tensor held\.value is a nested tensor .*layout=torch\.jagged"):
+            save(run)
+        held.state = {"value": torch.nested.nested_tensor(parts, layout=torch.jagged)}
+        save(run)
+        found = run_in(tmp_path)[1].state["value"]
+    assert [part.tolist() for part in found.unbind()] == [[1, 1], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_what_holds_itself_is_refused_by_its_place(tmp_path: Path, kind: type) -> None:
+    run, _ = run_in(tmp_path)
+    run.vars.seen = kind()
+    if kind is list:
+        run.vars.seen.append(run.vars.seen)
+    else:
+        run.vars.seen[0] = run.vars.seen
+    with pytest.raises(NotResumable, match=rf"run\.vars\.seen\.0 is the {kind.__name__} that it lies in.*keep a copy"):
+        save(run)
+
+
+def test_what_holds_itself_is_refused_before_ranks_compare_it() -> None:
+    kept = Vars()
+    kept.seen = []
+    kept.seen.append(kept.seen)
+    world: Any = SimpleNamespace(size=2)
+    with pytest.raises(NotResumable, match=r"run\.vars\.seen\.0 is the list"):
+        compare(kept, world, RunLog(0))
+
+
+def test_what_holds_itself_is_refused_behind_a_loop_too(tmp_path: Path) -> None:
+    """Where states are looked at without a save."""
+    run, held = run_in(tmp_path, {"ring": []})
+    held.state["ring"].append(held.state)
+    assert run.between is not None
+    with pytest.raises(NotResumable, match=r"held\.ring\.0 is the dict that it lies in"):
+        run.between.passed()
 
 
 def test_more_is_read_than_the_kernel_gives_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
