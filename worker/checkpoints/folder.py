@@ -75,10 +75,14 @@ class Folder:
     """One directory of checkpoints, made where there is none."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
+        """Raises Misused where something else is in its place, OSError where it cannot be made."""
         self.path, self._log = path, log
         self.ended: Mapping[str, int] = {}
         """Of starts that others went on from: the last step; see `lineage`."""
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise Misused(f"{path} cannot be the directory of checkpoints: {_in_the_way(path)}") from None
 
     def kept(self) -> list[Kept]:
         """All that have a checkpoint's name, the newest first. Names count, never the times of files."""
@@ -233,3 +237,13 @@ class Folder:
 
     def sync(self) -> None:
         sync_directory(self.path)
+
+
+def _in_the_way(path: Path) -> str:
+    """What is no directory in this path, and what to do about it."""
+    wrong = next(
+        (part for part in (*reversed(path.parents), path) if os.path.lexists(part) and not part.is_dir()), path
+    )
+    if wrong.is_symlink() and not wrong.exists():
+        return f"{wrong} is a link to {os.readlink(wrong)}, which is not there; make that directory, or remove the link"
+    return f"{wrong} is a file; remove it, or give Run(...) another directory"

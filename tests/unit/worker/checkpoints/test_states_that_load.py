@@ -169,6 +169,21 @@ def test_a_relative_directory_is_that_of_the_start(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "kept" / "step-000001").is_dir()
 
 
+@pytest.mark.parametrize("within", ["", "deeper"])
+def test_a_file_in_the_place_of_the_directory_is_refused_by_name(tmp_path: Path, within: str) -> None:
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(Misused, match=r"directory of checkpoints: \S+/taken is a file; remove it, or give Run"):
+        run_in(tmp_path / "taken" / within)
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+@pytest.mark.parametrize("within", ["", "deeper"])
+def test_a_link_to_nothing_in_the_place_of_the_directory_is_refused_by_name(tmp_path: Path, within: str) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(Misused, match=r"\S+/link is a link to gone, which is not there; make that directory"):
+        run_in(tmp_path / "link" / within)
+
+
 def test_retention_keeps_at_least_the_newest() -> None:
     for wrong in (0, -1):
         with pytest.raises(Misused, match="newest"):
