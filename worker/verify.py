@@ -7,10 +7,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checkpoints.folder import Folder
+from .checkpoints.folder import Folder, Kept
 from .checkpoints.foreign import check_foreign
 from .checkpoints.lineage import ends, left_behind
-from .checkpoints.manifest import Manifest
+from .checkpoints.manifest import NAME, Manifest
 from .errors import CheckpointDamaged
 from .ledger import Ledger
 
@@ -24,16 +24,18 @@ class Report:
 
 
 def verify(directory: Path) -> Report:
-    """Every byte of every checkpoint against its manifest, and the newest one's ledger against exactly-once.
+    """Every byte of every checkpoint against its manifest, and the newest one's ledger against exactly-once. Of a
+    checkpoint's own folder, those of this one.
 
     Changes nothing in the directory. Raises FileNotFoundError where there is none.
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory} is no directory")
-    folder = Folder(directory, lambda text: None)
+    alone = (directory / NAME).is_file()
+    folder = Folder(directory.absolute().parent if alone else directory, lambda text: None)
     lines, newest = [], None
     damaged, ended = False, ends(folder.histories())
-    for kept in folder.kept():
+    for kept in [Kept(directory.absolute(), 0)] if alone else folder.kept():
         try:
             manifest = folder.verify(kept.path)
         except (CheckpointDamaged, OSError) as damage:

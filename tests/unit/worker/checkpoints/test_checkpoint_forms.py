@@ -127,6 +127,26 @@ def test_the_command_verifies_a_file_from_elsewhere(tmp_path: Path, capsys: pyte
     assert "DAMAGED" in capsys.readouterr().out
 
 
+def test_the_command_verifies_a_checkpoint_by_its_own_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, every=Every(steps=1, seconds=None), net=torch.nn.Linear(1, 1))
+    for _ in range(2):
+        run.step()
+    run.close()
+    older = tmp_path / "step-000001"
+    assert main(["verify", str(older)]) == 0
+    assert capsys.readouterr().out.startswith("step-000001: whole, ")
+    monkeypatch.chdir(older)
+    assert main(["verify", "."]) == 0
+    assert capsys.readouterr().out.startswith("step-000001: whole, ")
+    (older / "ledger.json").write_bytes(b"[]")
+    (tmp_path / "step-000002" / "ledger.json").unlink()
+    assert main(["verify", str(older)]) == 1
+    assert "step-000001: DAMAGED: ledger.json" in (said := capsys.readouterr().out)
+    assert "step-000002" not in said
+
+
 def test_a_checkpoint_of_a_later_format_is_refused_not_set_aside(tmp_path: Path) -> None:
     from elastic_agent.worker.checkpoints import manifest
 
