@@ -56,6 +56,8 @@ class Run(Body):
 
     stopping = False
     """Whether all ranks have agreed to end early."""
+    ranks_before: int | None = None
+    """As `Context` defines it."""
 
     def __init__(
         self,
@@ -389,7 +391,7 @@ class Run(Body):
         self._ledger = Ledger.from_bytes(found.ledger)
         self.account.go_on(manifest.places, manifest.run.get("rehearsed"))
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
-        ranks = f"{self.world_size} ranks ({manifest.run['world_size']} before), level {manifest.run['level']}"
-        self._began = int(manifest.run.get("began", self.steps))
+        ranks = f"{self.world_size} ranks ({self.ranks_before} before), level {manifest.run['level']}"
+        self._began, self.ranks_before = int(manifest.run.get("began", self.steps)), int(manifest.run["world_size"])
         within = "".join(f", {name} at {place[1]}" for name, place in manifest.places.items() if place[1])
         self.log.info("resumed at step %d, epoch %d%s, with %s", self.steps, self.epoch, within, ranks)

@@ -16,6 +16,8 @@ class Context(Protocol):
     seed: int
     rank: int
     world_size: int
+    ranks_before: int | None
+    """How many ranks the start had that took the checkpoint; None: there is none."""
     stopping: bool
     """Whether all ranks have agreed to end early: loops over loaders end then."""
     log: Any

@@ -49,6 +49,7 @@ class NoRun:
 
     account: Account
     division: Division | None = None
+    ranks_before: int | None = None
     between = None
 
     def __init__(self, seed: int) -> None:
