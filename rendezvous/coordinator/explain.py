@@ -69,9 +69,9 @@ def who_is_missing(state: Rendezvous, rules: Rules) -> str:
 def too_few_remain(state: Rendezvous, rules: Rules) -> str:
     """Why a failure cannot be restarted once other nodes have finished."""
     done = names(seen for seen in state.nodes.values() if seen.finished)
-    return (
-        f"{done} had already finished, and {count(state.able(), 'node')} remain, fewer than min_nodes {rules.min_nodes}"
-    )
+    able = state.able()
+    remain = "remains" if able == 1 else "remain"
+    return f"{done} had already finished, and {count(able, 'node')} {remain}, fewer than min_nodes {rules.min_nodes}"
 
 
 def enough(here: int, rules: Rules) -> str:

@@ -25,10 +25,10 @@ wait 1
     0.2  b joining: workers of round 1 are gone
     0.2  b joining: waiting for a place in a round
     0.2  coordinator: round 1 over finishing [a:0 b:1]: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3
-    0.2  coordinator: round 1 closed failed [], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remain, fewer than min_nodes 2
-    0.2  a ending: this node's workers all finished, but the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remain, fewer than min_nodes 2
-    0.2  b ending: the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remain, fewer than min_nodes 2
-    0.2  b ended: the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remain, fewer than min_nodes 2
+    0.2  coordinator: round 1 closed failed [], b charged: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remains, fewer than min_nodes 2
+    0.2  a ending: this node's workers all finished, but the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remains, fewer than min_nodes 2
+    0.2  b ending: the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remains, fewer than min_nodes 2
+    0.2  b ended: the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remains, fewer than min_nodes 2
     0.2  b exits 1
-    0.2  a ended: this node's workers all finished, but the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remain, fewer than min_nodes 2
+    0.2  a ended: this node's workers all finished, but the job failed: worker failed: rank 1 (local rank 0, pid 102) on b, exit code 3; a had already finished, and 1 node remains, fewer than min_nodes 2
     0.2  a exits 0
