@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from bisect import bisect_left
@@ -15,6 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .fencing import Fencing
     from .succession import Succession
+
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
+"""Errors of a call that fails as this process, or its host, has reached a limit."""
 
 
 class ThreadGroup:
@@ -67,7 +71,8 @@ class ThreadGroup:
         except StoreError as error:
             self._fail(error)
         except OSError as error:
-            why = f"{error.strerror or error}; this node has run out of a resource (see ulimit -a)"
+            scarce = "; this node has run out of a resource (see ulimit -a)" if error.errno in SCARCE else ""
+            why = f"{error.strerror or error}{scarce}"
             self._fail(StoreError(f"cannot reach the store: {why}"))
         except Exception as error:  # noqa: BLE001 - unreported, the agent would wait for this thread for ever
             if isinstance(error, RuntimeError) and "start new thread" in str(error):  # pthread_create(3), EAGAIN
