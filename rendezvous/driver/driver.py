@@ -336,7 +336,7 @@ class Driver:
             if seen is None:
                 continue
             if fencing is not None:
-                if not fencing.is_current(generation):
+                if not fencing.is_current(generation, seen):
                     fencing.wait_current()  # behind a gap it may be out of date: it is read again
                     continue
                 fencing.follow(seen, generation)

@@ -30,6 +30,8 @@ PATIENCE = 0.2
 """Leases that witnesses have to answer."""
 WAIT_S = 10.0
 """Length of one wait for the fence to be moved on; longer only delays the end of a thread."""
+HOST_WAIT = 0.1
+"""The same on the host, in leases."""
 FOREVER = 4e9
 """A time that no clock of a host reaches, in seconds."""
 READ_KEPT = 16
@@ -188,18 +190,23 @@ class Fencing:
         """Of what is read from the store from now on."""
         return self._generation
 
-    def is_current(self, generation: int) -> bool:
-        """Whether there was no gap since then."""
+    def is_current(self, generation: int, seen: Round | None = None) -> bool:
+        """Whether there was no gap since then. What this node announces itself, as the host, is never out of date; but
+        behind a gap it still starts no workers by it: others may run a round of the next host."""
+        own = seen is not None and seen.host is not None and seen.host.node == self._node
+        if self._hosts and own and seen is not None and seen.phase is not RoundPhase.RUNNING:
+            return True
         with self._lock:
             return generation == self._generation and self.page.now() < self._until
 
     def wait_current(self) -> None:
-        """Return once the fence is not passed, or after `WAIT_S`."""
+        """Return once the fence is not passed, or after `WAIT_S`; on the host sooner, as what it announces may be
+        current all the same."""
         with self._lock:
             if self.page.now() < self._until:
                 return
             self._moved.clear()
-        self._moved.wait(WAIT_S)
+        self._moved.wait(WAIT_S if not self._hosts else min(WAIT_S, HOST_WAIT * self._lease_s))
 
     def follow(self, seen: Round, generation: int) -> None:
         """This announcement was read in this generation."""

@@ -211,3 +211,23 @@ def test_the_host_has_no_fence(around: Surroundings) -> None:
     assert made.is_current(made.generation())
     made.ask()
     assert around.asked == []
+
+
+def test_the_host_follows_what_it_announces_though_its_fence_is_passed(around: Surroundings) -> None:
+    """Else it would not read for whom it waits. It does not follow a round that runs, nor what another has announced:
+    by that workers might start beside those of the next host."""
+    made = guest(around, WITNESSES[1])
+    made.host()
+    made.hold(LEASE_S)
+    around.time += 2 * LEASE_S
+    own = replace(RUNNING, version=8, phase=RoundPhase.GATHERING, host=WITNESSES[0])
+    assert made.is_current(made.generation(), own)
+    assert not made.is_current(made.generation(), replace(own, host=WITNESSES[1]))
+    assert not made.is_current(made.generation(), replace(own, phase=RoundPhase.RUNNING))
+
+
+def test_a_guest_follows_nothing_while_its_fence_is_passed(around: Surroundings) -> None:
+    made = guest(around, WITNESSES[1])
+    own = replace(RUNNING, version=8, phase=RoundPhase.GATHERING, host=WITNESSES[0])
+    around.time += 2 * LEASE_S
+    assert not made.is_current(made.generation(), own)
