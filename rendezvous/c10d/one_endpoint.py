@@ -68,7 +68,7 @@ class OneEndpoint(Listed):
     # -- looking for the job ------------------------------------------------------------------------------------------
 
     def expect(self, places: tuple[str, ...]) -> None:
-        """Other members of the last round could host at these."""
+        """Other members of the last round could host at these. Empty: no next host is to be expected."""
         self._places = tuple(map(parse_endpoint, places))
 
     @property
@@ -151,6 +151,8 @@ class OneEndpoint(Listed):
 
 def elsewhere(endpoint: Endpoint, there: Pointer) -> StoreElsewhere:
     """The error of a node that has joined or begun a job at this endpoint while another one goes on."""
+    if there.endpoint == str(endpoint):
+        return StoreElsewhere(f"the job of this run id has lost its host at {endpoint}, and awaits the next one")
     return StoreElsewhere(
         f"the job of this run id goes on without {endpoint}, and is hosted at {there.endpoint} (epoch {there.epoch})"
     )

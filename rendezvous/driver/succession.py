@@ -23,7 +23,7 @@ from ..codec.records import encode_round
 from ..coordinator.events import Elected
 from ..election import events, machine
 from ..election.events import Ballot, Position
-from ..election.state import Rules, Voter, has_given_up
+from ..election.state import Rules, Voter, has_given_up, has_no_successor
 from ..endpoint import Endpoint
 from ..records import NodeRecord, NodeState, Round, RoundPhase, Witness
 from ..store import FIRST_EPOCH, Store
@@ -208,8 +208,11 @@ class Succession:
 
     def _expect_hosts(self, seen: Round, votes: bool) -> None:
         """Where the job has one endpoint: who could host next. Behind a first host, tell it, and the server there."""
-        if (store := self._addressed) is not None and seen.host is not None:
-            store.expect(tuple(other.store for other in (*seen.voters, seen.host) if other.node != self._node))
+        if (store := self._addressed) is not None and (host := seen.host) is not None:
+            # Before the first round nobody could: whoever is at the endpoint begins a new job at once.
+            followed = any(node != host.node for node in (*(voter.node for voter in seen.voters), *seen.before))
+            others = (*seen.voters, host) if followed else ()
+            store.expect(tuple(other.store for other in others if other.node != self._node))
         if votes and seen.epoch > FIRST_EPOCH:
             self._tell()
 
@@ -253,6 +256,8 @@ class Succession:
         if done.because != before.because:
             self._say(self._named(done.because))
         self._look_elsewhere(before, done.state)
+        if self._addressed is not None and has_no_successor(done.state, self._rules):
+            self._addressed.expect(())
         for effect in done.effects:
             self._carry_out(effect, reply)
 

@@ -91,6 +91,12 @@ def has_given_up(state: Voter) -> bool:
     return state.silent and state.phase is Phase.PROMISED
 
 
+def has_no_successor(state: Voter, rules: Rules) -> bool:
+    """Whether the host is lost, and nobody replaces it: no other voter lives, and this node may not vote any more."""
+    living = set(state.electorate.voters) - gone(state)
+    return state.phase is Phase.ORPHANED and state.turn_at == float("inf") and living <= {rules.node}
+
+
 def gone(state: Voter) -> frozenset[str]:
     """Who takes no part in the election."""
     return state.dead | {state.host} if state.silent else state.dead

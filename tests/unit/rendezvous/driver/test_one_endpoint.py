@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,8 @@ from elastic_agent.rendezvous.election.state import Rules
 from elastic_agent.rendezvous.records import Member, Round, RoundPhase, Witness
 from support.builders import announcement, record
 
+BOUND_S = 10.0
+
 
 class OneEndpointNode:
     """Node b, its store and its links: what it does with them."""
@@ -18,6 +22,7 @@ class OneEndpointNode:
     fd, port, reserved, epoch = -1, 2, ":77", 1
 
     def __init__(self) -> None:
+        self.died: Callable[[str, bool], None] = lambda node, left: None
         self.expected: tuple[str, ...] = ()
         self.spawned: list[str] = []
         self.said: list[str] = []
@@ -28,9 +33,26 @@ class OneEndpointNode:
 
     def _spawn(self, role: str, body: Callable[[], None]) -> None:
         self.spawned.append(role)
+        if role == "voter":
+            self._vote = body
 
-    def open(self, *given: object) -> None:
+    def takes_part(self, until: Callable[[], bool]) -> None:
+        """As a voter, until something has happened."""
+        thread = threading.Thread(target=self._vote, name="test-voter", daemon=True)
+        thread.start()
+        deadline = time.monotonic() + BOUND_S
+        while not until():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        self.succession.close()
+        thread.join(BOUND_S)
+
+    def open(self, node: str, secret: bytes, died: Callable[[str, bool], None], *given: object) -> None:
         """Nobody connects here."""
+        self.died = died
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def keep(self, peers: tuple[Witness, ...]) -> None:
         """As above."""
@@ -75,6 +97,22 @@ def test_a_next_host_is_expected_where_other_voters_could_host() -> None:
     assert set(b.expected) == {"a:1"}
     b.succession.follow(_announced(1, "abc"))
     assert set(b.expected) <= {"a:1", "c:1"}
+
+
+def test_no_next_host_is_expected_before_the_first_round() -> None:
+    """Whose host is killed and comes back begins a new job at once."""
+    b = OneEndpointNode()
+    b.succession.follow(replace(_announced(1, voters=""), phase=RoundPhase.GATHERING))
+    assert b.expected == ()
+
+
+def test_no_next_host_is_expected_once_the_only_voter_may_not_vote_any_more() -> None:
+    """It has read of the round, and no heartbeat of it was acknowledged since."""
+    b = OneEndpointNode()
+    b.succession.follow(_announced(1))
+    assert set(b.expected) == {"a:1"}
+    b.died("a", False)
+    b.takes_part(lambda: b.expected == ())
 
 
 def test_voters_tell_the_old_endpoint_once_there_was_another_host() -> None:
