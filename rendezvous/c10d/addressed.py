@@ -6,6 +6,7 @@ that is told there that its job goes on elsewhere (`StoreElsewhere`) opens the s
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from contextlib import closing, suppress
 from ...proto.frozen import dataclass
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
 from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreReplaced, StoreUnreachable
-from .claim import claim
+from .claim import claim, port_taken
 from .client import TcpStoreClient, connect, connect_any
 from .keys import SERVED, create_keys, excerpt, mark_served, verify
 from .listed import NO_HOST, Pointer, Reserve, Server, read_pointer
@@ -62,7 +63,7 @@ class AddressedHome(Home):
         reason = f"{place.endpoint}: {error}{self.one.asked}"
         if place.pointer.epoch > FIRST_EPOCH:
             reason = unreachable(place.pointer.endpoint, error)
-        if self.one.is_late and not self._warned:
+        if self.one.is_late and not self._warned and (self.one.asked or place.pointer.epoch > FIRST_EPOCH):
             self._warned = True
             self.warn(reason)
         return StoreUnreachable(reason)
@@ -309,8 +310,8 @@ def _returned(listed: OneEndpoint, opening: Opening) -> AddressedStore | None:
     """Serve the pointer that this node was told, and join the job there. Begins a job where no host has followed in
     time. None: another node, or agent on this host, has the endpoint, and no host is where this one was told."""
     where, told_at = listed.first_endpoint, time.monotonic()
-    bound = claim(where, forced=opening.is_host is True, shared=opening.hosting.shared).socket
-    if bound is None:
+    server = _reserved(where, opening)
+    if server is None:
         try:
             store = _followed(listed, opening, opening.told[0])
         except StoreUnreachable:
@@ -318,10 +319,11 @@ def _returned(listed: OneEndpoint, opening: Opening) -> AddressedStore | None:
             return None
         listed.reserve(opening.start)
         return store
-    listed.server, listed.own = opening.start(bound), where
+    listed.server, listed.own = server, where
     listed.point(opening.told[0])
-    deadline, pause_s = told_at + opening.connect_timeout_s, RETRY_FIRST_S
+    waits_s, pause_s = max(opening.connect_timeout_s, listed.hopes_s), RETRY_FIRST_S
     while True:
+        is_last = time.monotonic() >= told_at + waits_s  # asked first: the last look begins a job
         with closing(listed.client()) as client:
             there = _read(listed, client)[1] or opening.told[0]
             late = there.endpoint == str(where) and time.monotonic() >= told_at + listed.hopes_s
@@ -331,11 +333,28 @@ def _returned(listed: OneEndpoint, opening: Opening) -> AddressedStore | None:
             return _followed(listed, opening, there)
         except StoreUnreachable as error:
             reason = str(error)
-        if time.monotonic() >= deadline:
-            raise StoreUnreachable(f"gave up on the job at {where} after {opening.connect_timeout_s:g} s: {reason}")
+        if is_last:
+            raise StoreUnreachable(f"gave up on the job at {where} after {waits_s:g} s: {reason}")
         if opening.cancelled.wait(pause_s):
             raise StoreUnreachable(f"this node was asked to stop while it waited for the job at {where}; {reason}")
         pause_s = min(pause_s * 1.5, RETRY_MOST_S)
+
+
+def _reserved(where: Endpoint, opening: Opening) -> Server | None:
+    """The small server of this node at the endpoint. None: another node, or agent on this host, has it. Raises OSError
+    if this process has too few descriptors left."""
+    bound = claim(where, forced=opening.is_host is True, shared=opening.hosting.shared).socket
+    if bound is None:
+        return None
+    try:
+        return opening.start(bound)
+    except OSError as error:
+        bound.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        if opening.is_host is True:
+            raise port_taken(where) from error
+        return None
 
 
 def _begun(

@@ -15,7 +15,7 @@ import pytest
 from elastic_agent.agent.worker_store.in_thread import ServerThread
 from elastic_agent.proto.frozen import replace
 from elastic_agent.rendezvous.c10d.addressed import AddressedStore, open_addressed
-from elastic_agent.rendezvous.c10d.claim import claim
+from elastic_agent.rendezvous.c10d.claim import PortTaken, claim
 from elastic_agent.rendezvous.c10d.client import connect
 from elastic_agent.rendezvous.c10d.keys import Keys, create_keys, mark_served
 from elastic_agent.rendezvous.c10d.listed import Pointer, read_pointer
@@ -219,6 +219,61 @@ def test_members_that_expect_a_host_ask_the_node_of_the_endpoint_to_wait_for_it(
     assert (begun.hosted, begun.epoch, begun.write_job(b"x")) == (True, 1, b"a2")
     with pytest.raises(StoreReplaced):
         b.session()
+
+
+def told_to_wait(nodes: Nodes) -> None:
+    """Node a2, back at the endpoint, was asked to wait for the next host, and opens its store anew now."""
+    (b,) = nodes.orphaned("b")
+    b.expect((nodes.endpoint,))
+    back = nodes.open("a2", hosts=True)
+    with pytest.raises(StoreUnreachable):
+        b.session()
+    assert f"has lost its host at {nodes.endpoint}, and awaits the next one" in str(elsewhere_after_beats(back))
+    back.close_host()
+
+
+def test_the_node_of_the_endpoint_waits_for_a_next_host_though_it_gives_up_sooner_elsewhere(nodes: Nodes) -> None:
+    """With a connect timeout that is shorter than members hope it still begins a job, and does not end."""
+    told_to_wait(nodes)
+    begun = nodes.open("a2", hosts=True, wait_s=LEASE_S / 2)
+    assert (begun.hosted, begun.epoch) == (True, 1)
+
+
+class FasterAgent:
+    """On the same host: it listens at the endpoint once this node has bound that, and before it listens itself."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.servers: list[ServerThread] = []
+
+    def start(self, bound: socket.socket) -> ServerThread:
+        if not self.servers:
+            self.servers.append(ServerThread(_listening(self.endpoint)))
+        return ServerThread(bound)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
+
+
+def test_a_node_that_another_agent_on_its_host_forestalls_joins_where_it_was_told(nodes: Nodes) -> None:
+    (b,) = nodes.orphaned("b")
+    at = nodes.takes_over(b, "b")
+    with closing(FasterAgent(nodes.endpoint)) as faster:
+        told = [Pointer(2, "b", at, b.home.place.pointer.job)]
+        opening = replace(endpoint_node_module.opening("a2", False), told=told, is_host=None, start=faster.start)
+        joined = open_addressed(OneEndpoint(parse_endpoint(nodes.endpoint), Keys("one"), LEASE_S), "one", opening)
+        nodes.made.callback(joined.close_host)
+        assert (joined.hosted, joined.epoch) == (False, 2)
+        assert joined.reserved.startswith(":")
+
+
+def test_a_node_that_must_host_says_that_another_agent_has_its_port(nodes: Nodes) -> None:
+    told_to_wait(nodes)
+    with closing(FasterAgent(nodes.endpoint)) as faster:
+        opening = replace(endpoint_node_module.opening("a2", True), told=nodes.told["a2"], start=faster.start)
+        with pytest.raises(PortTaken, match="another process on this node holds port"):
+            open_addressed(OneEndpoint(parse_endpoint(nodes.endpoint), Keys("one"), LEASE_S), "one", opening)
 
 
 def test_members_that_expect_no_host_end_where_the_endpoint_serves_anew(nodes: Nodes) -> None:
