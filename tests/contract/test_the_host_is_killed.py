@@ -194,6 +194,25 @@ def test_a_newcomer_that_knows_the_old_endpoint_waits_until_its_node_is_back(one
     assert [one.nodes[name].wait() for name in ("a2", "b", "c", "d")] == [0, 0, 0, 0]
 
 
+def test_a_host_that_is_killed_before_the_first_round_begins_a_new_job_once_it_is_started_again(one: Cluster) -> None:
+    """At once: as no round has begun it has no successor. Its guest is told so."""
+    conf = {"last_call_quiet": 3, "lease": 15}  # a hope of two leases lasts until the node is back
+    one.start("a", nnodes="3", conf=conf)
+    one.nodes["a"].wait_text("1 of at least 3 nodes joined")
+    guest = one.start("b", nnodes="3", conf=conf)
+    guest.wait_text("2 of at least 3 nodes joined")
+    one.nodes["a"].vanish()
+    guest.wait_text("does not answer")
+    one.start("a2", nnodes="3", conf=conf, hosts=True)
+    assert guest.wait() == 80
+    for name in ("c", "d"):
+        one.start(name, nnodes="3", conf=conf)
+    one.desk.wait_world(3)
+    assert "joining it there" not in one.nodes["a2"].text()
+    one.finish()
+    assert [one.nodes[name].wait() for name in ("a2", "c", "d")] == [0, 0, 0]
+
+
 def test_of_five_nodes_the_two_that_would_host_are_killed_at_once(one: Cluster) -> None:
     """A lease that a busy test machine does not use up: of those that are left each one must be able to vote."""
     conf = {"last_call_quiet": 3, "lease": 15}
@@ -294,6 +313,24 @@ def test_a_host_that_stands_still_for_long_is_replaced_and_joins_again(followed:
         assert restarts_of(whole) == {"a": 0, "b": 0, "c": 0}
     followed.finish()
     assert [node.wait() for node in followed.nodes.values()] == [0, 0, 0]
+
+
+def test_a_host_that_lost_most_voters_reads_what_it_announces(one: Cluster) -> None:
+    """They are frozen, so the fence of its own workers is passed. It says for whom it waits, and not of its own store
+    that it does not answer."""
+    a = one.start("a", nnodes="2:3", conf=SHORT)
+    others = [one.start(name, nnodes="2:3", conf=SHORT) for name in "bc"]
+    world = one.desk.wait_world(3)
+    for agent in others:
+        agent.terminate(signal.SIGSTOP)
+    a.wait_text("(3 s so far)")
+    a.wait_text("(9 s so far)")
+    assert "does not answer" not in a.text()
+    for agent in others:
+        agent.terminate(signal.SIGCONT)
+    one.desk.wait_world(3, after=world[0].round)
+    one.finish()
+    assert [node.wait() for node in (a, *others)] == [0, 0, 0]
 
 
 def test_a_host_that_is_silent_for_the_only_voter_that_is_left_is_not_replaced(tmp_path: Path) -> None:
