@@ -151,17 +151,19 @@ class SharedTcpStore(SharedStore):
         self.server = tcpstore.Server(self.world)
         return tcpstore.Serving(self.server)
 
-    def _connect(self, address: object, name: str, timeout_s: float, call_timeout_s: float) -> tcpstore_client.Wire:
+    def _connect(
+        self, address: object, name: str, timeout_s: float, call_timeout_s: float, asks: str = ""
+    ) -> tcpstore_client.Wire:
         link = Process.running.node.link
         if not isinstance(link, DriverLink):
             raise TypeError(f"{link} has no wire")
-        return tcpstore_client.connect(link, self.server, call_timeout_s)
+        return tcpstore_client.connect(link, self.server, call_timeout_s, asks)
 
     def _connect_any(
-        self, where: Endpoint, timeout_s: float, call_timeout_s: float
+        self, where: Endpoint, timeout_s: float, call_timeout_s: float, asks: str = ""
     ) -> tuple[tcpstore_client.Wire, Address]:
         address = socket.AF_INET, (where.host, where.port)
-        return self._connect(address, str(where), timeout_s, call_timeout_s), address
+        return self._connect(address, str(where), timeout_s, call_timeout_s, asks), address
 
     def freeze(self) -> None:
         if self.server is not None:

@@ -37,6 +37,7 @@ class Wire:
         self._waited = 0
         self._wrote = b""
         """The record that was sent; it counts as written once its notification is."""
+        self.has_asked, self.said = False, dict[str, bytes]()
         self._broken = ""
         self._dead = False
         """A message was lost on the way: so are all later ones on this connection."""
@@ -48,11 +49,11 @@ class Wire:
     def broken(self) -> bool:
         return bool(self._broken)
 
-    def greet(self) -> None:
+    def greet(self, asks: str) -> None:
         """The first request. Raises StoreUnreachable."""
         if self.server.gone:
             raise StoreUnreachable("nothing listens there (connection refused)")
-        self.have([])
+        self.has_asked = self.have([asks] if asks else []) == [True]
 
     # -- as client.TcpStoreClient -------------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class Wire:
             self._ticket.wake()
 
 
-def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> Wire:
+def connect(link: DriverLink, server: Server | None, call_timeout_s: float, asks: str = "") -> Wire:
     """A connection of this link's process. Raises StoreUnreachable."""
     if server is None:
         raise StoreUnreachable("nothing listens there yet (connection refused)")
@@ -228,7 +229,7 @@ def connect(link: DriverLink, server: Server | None, call_timeout_s: float) -> W
     # Outside of the driver's thread, which would take a violation for an error of its own.
     link.world.at(0.0, link.world.checkers.need, len(link.wires) <= most, FRUGAL, f"{link.node.ident} has too many")
     try:
-        wire.greet()
+        wire.greet(asks)
     except StoreUnreachable:
         wire.close()
         raise
