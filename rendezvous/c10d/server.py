@@ -54,12 +54,11 @@ def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchSer
         # An IPv6 socket on the wildcard address accepts IPv4 too.
         family, host = (socket.AF_INET, "127.0.0.1") if host in _WILDCARDS else (bound.family, host)
         try:
-            made = _start(bound, host, port, listens=_takes_listener())
+            return TorchServer(_start(bound, host, port, listens=_takes_listener()), (family, (host, port)))
         except OSError as why:
             if forced:
                 raise port_taken(endpoint) from why
             return None
-        return TorchServer(made, (family, (host, port)))
     finally:
         bound.close()
 
@@ -68,36 +67,46 @@ def _import_torch(endpoint: Endpoint) -> None:
     """Import torch with its log level at "error": the agent reports connection problems itself, in one line.
 
     The hundreds of thousands of objects that torch consists of are no garbage, and are not searched for any, neither
-    while they are made nor later: that takes 75 ms of a coordinator's time each time.
+    while they are made nor later: that takes 75 ms of a coordinator's time each time. On a thread of its own, as errors
+    that torch keeps from its import hold the frames of whoever called for it, and all that these hold.
     """
     import ctypes
 
-    collects, fresh = gc.isenabled(), "torch" not in sys.modules
+    collects, fresh, failed = gc.isenabled(), "torch" not in sys.modules, list[Exception]()
     gc.disable()
     libc = ctypes.CDLL(None)
     # torch reads it once, at import. Set in the C environment only, so that os.environ and the workers do not have it.
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         libc.setenv(b"TORCH_CPP_LOG_LEVEL", b"ERROR", 0)
-    try:
-        import torch.distributed as dist
-    except Exception as why:  # a broken installation may raise anything
+    thread = threading.Thread(target=_import_distributed, args=(failed,), name="torch-import", daemon=True)
+    thread.start()
+    thread.join()
+    if quiet:
+        libc.unsetenv(b"TORCH_CPP_LOG_LEVEL")
+    if fresh:
+        gc.freeze()
+    if collects:
+        gc.enable()
+    if failed:
         raise StoreError(
-            f"this node hosts the store at {endpoint}, which needs torch, but `import torch` failed ({why}); "
+            f"this node hosts the store at {endpoint}, which needs torch, but `import torch` failed ({failed[0]}); "
             "install torch here, or name another node as the endpoint"
-        ) from why
-    finally:
-        if quiet:
-            libc.unsetenv(b"TORCH_CPP_LOG_LEVEL")
-        if fresh:
-            gc.freeze()
-        if collects:
-            gc.enable()
+        ) from failed[0]
+    import torch.distributed as dist
+
     if not dist.is_available():
         raise StoreError(
             f"this node hosts the store at {endpoint}, but its torch was built without torch.distributed; "
             "install a torch with it here, or name another node as the endpoint"
         )
+
+
+def _import_distributed(failed: list[Exception]) -> None:
+    try:
+        import torch.distributed  # noqa: F401 - to be imported
+    except Exception as why:  # noqa: BLE001 - a broken installation may raise anything; handed to the caller
+        failed.append(why)
 
 
 def takes_listener(version: str) -> bool:

@@ -11,8 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from elastic_agent.agent.worker_store.in_thread import ServerThread
+from elastic_agent.rendezvous.c10d.claim import claim
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
 from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.store import StoreError
 from support.network import free_port
 
@@ -75,3 +78,27 @@ def seconds_to_raise(expected: type[StoreError], match: str, endpoint: str, conn
     assert type(caught.value) is expected
     assert "\n" not in str(caught.value)
     return time.monotonic() - started
+
+
+def bound_to(endpoint: str) -> socket.socket:
+    """As of the agent of the node that this endpoint names."""
+    bound = claim(parse_endpoint(endpoint)).socket
+    assert bound is not None
+    return bound
+
+
+class FasterAgent:
+    """On the same host: it listens at the endpoint once this node has bound that, and before it listens itself."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.servers: list[ServerThread] = []
+
+    def start(self, bound: socket.socket) -> ServerThread:
+        if not self.servers:
+            self.servers.append(ServerThread(bound_to(self.endpoint)))
+        return ServerThread(bound)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ import pytest
 from elastic_agent.agent.worker_store.in_thread import ServerThread
 from elastic_agent.proto.frozen import replace
 from elastic_agent.rendezvous.c10d.addressed import AddressedStore, open_addressed
-from elastic_agent.rendezvous.c10d.claim import PortTaken, claim
+from elastic_agent.rendezvous.c10d.claim import PortTaken
 from elastic_agent.rendezvous.c10d.client import connect
 from elastic_agent.rendezvous.c10d.keys import Keys, create_keys, mark_served
 from elastic_agent.rendezvous.c10d.listed import Pointer, read_pointer
@@ -29,6 +28,7 @@ from elastic_agent.rendezvous.store import (
     StoreSpoiled,
     StoreUnreachable,
 )
+from support.c10d_stores import FasterAgent, bound_to
 from support.network import Switch, free_port, virtual_switch, why_unavailable
 from support.outside import endpoint_node as endpoint_node_module
 
@@ -239,23 +239,6 @@ def test_the_node_of_the_endpoint_waits_for_a_next_host_though_it_gives_up_soone
     assert (begun.hosted, begun.epoch) == (True, 1)
 
 
-class FasterAgent:
-    """On the same host: it listens at the endpoint once this node has bound that, and before it listens itself."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.servers: list[ServerThread] = []
-
-    def start(self, bound: socket.socket) -> ServerThread:
-        if not self.servers:
-            self.servers.append(ServerThread(_listening(self.endpoint)))
-        return ServerThread(bound)
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.close()
-
-
 def test_a_node_that_another_agent_on_its_host_forestalls_joins_where_it_was_told(nodes: Nodes) -> None:
     (b,) = nodes.orphaned("b")
     at = nodes.takes_over(b, "b")
@@ -352,7 +335,7 @@ def test_a_newcomer_names_the_port_that_it_does_not_reach(nodes: Nodes) -> None:
     """The endpoint points to a host whose port is closed."""
     closed = f"127.0.0.1:{free_port()}"
     keys = Keys("one")
-    with closing(ServerThread(_listening(nodes.endpoint))) as server:
+    with closing(ServerThread(bound_to(nodes.endpoint))) as server:
         with closing(connect(server.address, "x", BOUND_S, BOUND_S)) as client:
             client.put(keys.pointer, Pointer(2, "b", closed, "job").encode())
         with pytest.raises(StoreUnreachable, match=rf"hosted at {closed} now.*list several nodes in --rdzv-endpoint"):
@@ -360,12 +343,6 @@ def test_a_newcomer_names_the_port_that_it_does_not_reach(nodes: Nodes) -> None:
         with closing(connect(server.address, "x", BOUND_S, BOUND_S)) as client:
             create_keys(client, keys)
             mark_served(client, keys)
-
-
-def _listening(endpoint: str) -> socket.socket:
-    bound = claim(parse_endpoint(endpoint)).socket
-    assert bound is not None
-    return bound
 
 
 @contextmanager
