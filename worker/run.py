@@ -302,10 +302,6 @@ class Run(Body):
     def _key_main(self, steps: int | None = None) -> None:
         key_everything(mix(mix(self._key, self.steps if steps is None else steps), self._turn()))
 
-    def _turn(self) -> int:
-        """Whose random numbers are drawn: of this rank; at level `bits`, of all ranks together, or of a shard."""
-        return self.rank if self._sharding is None else self._sharding.turn
-
     def _between(self, force: bool) -> None:
         now_s = monotonic()
         due = self.rank == 0 and now_s >= self._timetable.due_s and not self._persistence.busy

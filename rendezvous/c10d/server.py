@@ -80,14 +80,16 @@ def _import_torch(endpoint: Endpoint) -> None:
     if quiet:
         libc.setenv(b"TORCH_CPP_LOG_LEVEL", b"ERROR", 0)
     thread = threading.Thread(target=_import_distributed, args=(failed,), name="torch-import", daemon=True)
-    thread.start()
-    thread.join()
-    if quiet:
-        libc.unsetenv(b"TORCH_CPP_LOG_LEVEL")
-    if fresh:
-        gc.freeze()
-    if collects:
-        gc.enable()
+    try:
+        thread.start()
+        thread.join()
+    finally:
+        if quiet:
+            libc.unsetenv(b"TORCH_CPP_LOG_LEVEL")
+        if fresh:
+            gc.freeze()
+        if collects:
+            gc.enable()
     if failed:
         raise StoreError(
             f"this node hosts the store at {endpoint}, which needs torch, but `import torch` failed ({failed[0]}); "

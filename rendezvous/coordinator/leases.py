@@ -79,7 +79,7 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float, 
         since = _counted_since(seen, now)
         fresh = rose and not seen.lost and unwatched_s < float("inf")  # else late bytes, or unread for long
         alive_at = now if fresh else seen.alive_at
-        reached_at, arrived_at = _arrivals(seen, count, read_at) if rose else (seen.reached_at, seen.arrived_at)
+        reached_at, arrived_at = _arrivals(seen, count, read_at)
         return replace(
             seen,
             count=count,
@@ -98,8 +98,8 @@ def _aged(seen: Seen, count: int, now: float, rules: Rules, unwatched_s: float, 
 
 
 def _arrivals(seen: Seen, count: int, read_at: float | None) -> tuple[float, float]:
-    """`Seen.reached_at` and `Seen.arrived_at` of a node whose counter rose to `count`."""
-    if read_at is None:
+    """`Seen.reached_at` and `Seen.arrived_at` of a node whose counter was read as `count`."""
+    if read_at is None or count <= seen.count:
         return seen.reached_at, seen.arrived_at
     several = seen.count >= 0 and count > seen.count + 1
     return read_at if several else seen.arrived_at, read_at

@@ -193,8 +193,8 @@ class Fencing:
     def is_current(self, generation: int, seen: Round | None = None) -> bool:
         """Whether there was no gap since then. What this node announces itself, as the host, is never out of date; but
         behind a gap it still starts no workers by it: others may run a round of the next host."""
-        own = seen is not None and seen.host is not None and seen.host.node == self._node
-        if self._hosts and own and seen is not None and seen.phase is not RoundPhase.RUNNING:
+        host = seen.host if self._hosts and seen is not None and seen.phase is not RoundPhase.RUNNING else None
+        if host is not None and host.node == self._node:
             return True
         with self._lock:
             return generation == self._generation and self.page.now() < self._until

@@ -9,6 +9,7 @@ import torch
 
 from ..failing import fail_together
 from ..keys import key_of
+from ..shards.sharding import Sharding
 from ..values import Mean
 from .early import EarlyEnd
 from .log import RunLog
@@ -26,6 +27,7 @@ class Body:
     _early: EarlyEnd
     _marks: Marks
     _reductions: Reductions
+    _sharding: Sharding | None
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """Around what is no part of a step, such as an evaluation: an agent that watches for hangs (--watch) learns how
@@ -37,8 +39,8 @@ class Body:
         return torch.Generator().manual_seed(key_of(self.seed, "rng", name, self.steps, self._turn()))
 
     def _turn(self) -> int:
-        """Whose random numbers are drawn."""
-        raise NotImplementedError
+        """Whose random numbers are drawn: of this rank; at level `bits`, of all ranks together, or of a shard."""
+        return self.rank if self._sharding is None else self._sharding.turn
 
     def mean(self, name: str) -> Mean:
         """A mean over samples and ranks that checkpoints keep, by name."""

@@ -204,25 +204,9 @@ def test_a_job_that_has_begun_at_the_endpoint_ends_the_one_that_was_cut_off_from
     back.beat("a2", 1)
 
 
-def test_members_that_expect_a_host_ask_the_node_of_the_endpoint_to_wait_for_it(nodes: Nodes) -> None:
-    """It begins a job once nobody can follow any more, and a member that is late ends."""
-    (b,) = nodes.orphaned("b")
-    b.expect((nodes.endpoint,))
-    back = nodes.open("a2", hosts=True)
-    with pytest.raises(StoreUnreachable):
-        b.session()
-    elsewhere_after_beats(back)
-    back.close_host()
-    began = time.monotonic()
-    begun = nodes.open("a2", hosts=True)
-    assert time.monotonic() - began >= LEASE_S
-    assert (begun.hosted, begun.epoch, begun.write_job(b"x")) == (True, 1, b"a2")
-    with pytest.raises(StoreReplaced):
-        b.session()
-
-
-def told_to_wait(nodes: Nodes) -> None:
-    """Node a2, back at the endpoint, was asked to wait for the next host, and opens its store anew now."""
+def told_to_wait(nodes: Nodes) -> AddressedStore:
+    """Node a2, back at the endpoint, was asked to wait for the next host, and opens its store anew now. The session of
+    the node that has asked."""
     (b,) = nodes.orphaned("b")
     b.expect((nodes.endpoint,))
     back = nodes.open("a2", hosts=True)
@@ -230,6 +214,18 @@ def told_to_wait(nodes: Nodes) -> None:
         b.session()
     assert f"has lost its host at {nodes.endpoint}, and awaits the next one" in str(elsewhere_after_beats(back))
     back.close_host()
+    return b
+
+
+def test_members_that_expect_a_host_ask_the_node_of_the_endpoint_to_wait_for_it(nodes: Nodes) -> None:
+    """It begins a job once nobody can follow any more, and a member that is late ends."""
+    b = told_to_wait(nodes)
+    began = time.monotonic()
+    begun = nodes.open("a2", hosts=True)
+    assert time.monotonic() - began >= LEASE_S
+    assert (begun.hosted, begun.epoch, begun.write_job(b"x")) == (True, 1, b"a2")
+    with pytest.raises(StoreReplaced):
+        b.session()
 
 
 def test_the_node_of_the_endpoint_waits_for_a_next_host_though_it_gives_up_sooner_elsewhere(nodes: Nodes) -> None:
