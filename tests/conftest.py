@@ -64,6 +64,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import and collect without looks for garbage, and leave what stays to the end out of all later ones."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, None, None]:
     """Bound the tear-down: pytest-timeout interrupts nothing after the first failure of a test."""
     before = signal.signal(signal.SIGALRM, _interrupt_the_tear_down)

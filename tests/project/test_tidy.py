@@ -180,7 +180,7 @@ def test_functions_are_short() -> None:
     """A function that fits on a screen can be checked at a glance."""
     findings = []
     for module in (*core(), *beside()):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 excused = f"{module.path}:{node.name}" in LONG_FUNCTIONS
@@ -195,7 +195,7 @@ def test_long_functions_are_still_long() -> None:
     lengths = {
         f"{module.path}:{node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
         for module in (*core(), *beside())
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     findings = [name for name in LONG_FUNCTIONS if lengths.get(name, 0) <= FUNCTION_LINES]
@@ -281,7 +281,7 @@ def test_no_exception_is_ignored_without_a_reason() -> None:
     findings = []
     for module in core():
         lines = module.text.splitlines()
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ExceptHandler):
                 silent = len(node.body) == 1 and isinstance(node.body[0], ast.Pass | ast.Continue)
                 last = node.end_lineno or node.lineno
@@ -298,7 +298,7 @@ def test_input_is_not_checked_by_assert() -> None:
     findings = [
         f"{module.at(node)}: {ast.unparse(node)}"
         for module in core()
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Assert)
     ]
     none_of(findings, "raise InternalError for our own mistakes, UsageError for the caller's")

@@ -183,6 +183,7 @@ def test_the_program_itself_is_not_substituted() -> None:
     assert worker_argv(make_spec(argv=("./$local_rank", "$local_rank")), 2) == ("./$local_rank", "2")
 
 
+@pytest.mark.slow
 def test_same_variables_as_a_real_torchrun_worker(tmp_path: Path) -> None:
     """A worker has all variables of the real torchrun's, in the same form, and five of ours."""
     script, dump = tmp_path / "dump.py", tmp_path / "env.json"

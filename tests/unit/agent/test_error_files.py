@@ -295,6 +295,7 @@ def test_failures_on_nodes_with_one_name_are_all_listed() -> None:
 # -- a real worker -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_torchs_record_in_a_real_worker(tmp_path: Path) -> None:
     """A script with torch's own `@record` fails: its error is read from the file that the worker was given."""
     job = JobLogs(LogSpec(base_dir=str(tmp_path)), "job")

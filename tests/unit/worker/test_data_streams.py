@@ -31,6 +31,7 @@ def test_an_iterable_that_exposes_its_sampler_draws_the_same_in_every_epoch(tmp_
     assert before + after == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "replay"), [(Dividing, True), (Stateful, False)])
 def test_a_dataset_that_divides_itself_is_the_same_over_restarts_and_loader_processes(
     tmp_path: Path, kind: Callable[[], Any], replay: bool
@@ -87,6 +88,7 @@ def test_the_end_of_a_streams_epoch_is_saved_and_proved(tmp_path: Path, streams:
     assert run.ledger.finished("loader0") == {0: SAMPLES, 1: SAMPLES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [None, 2])
 @pytest.mark.parametrize("processes", [0, 1])
 @pytest.mark.parametrize("every", [1, 2])

@@ -66,6 +66,7 @@ def calls_kept() -> int:
     return sum(type(each) is kind for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_calls_whose_message_cannot_be_read_leave_nothing_behind(tmp_path: Path) -> None:
     """gRPC kept each of them for good, 25 KiB a call, also of those that have no token."""
     door = Door(tmp_path / "door")

@@ -188,6 +188,7 @@ def test_the_digest_sees_parameters_optimizer_generators_and_place(tmp_path: Pat
     assert all(len(each) == 64 for each in found)
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_set_is_that_of_what_it_holds() -> None:
     """Texts hash otherwise in each process, and a set gives them in that order."""
     program = (
