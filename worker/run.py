@@ -106,6 +106,7 @@ class Run(Body):
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
         self._forgotten = Forgotten(self.account, self.log)
+        self._world.waited = lambda: self._forgotten.waited(self.rank, self.world_size, self.steps)
         # What a script draws before its loops over loaders it is given again in each start; steps alone have one place.
         self._key_main(0 if self.account.kept else self.steps)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -18,6 +20,10 @@ from .errors import Misused, WorkerLibraryError
 
 _LENGTH, _SHORT = 8, 1016
 """Bytes of a message's length, and of a message that goes with it in one exchange."""
+PATIENCE_S = 60.0
+"""How long a rank waits for the others in `World.most` before `World.waited` is called."""
+GLOO_TIMEOUT = timedelta(minutes=30)
+"""Of a gloo group that is given none (torch 2.13, `default_pg_timeout`)."""
 
 
 class Party:
@@ -96,6 +102,8 @@ class World(Party):
     def __init__(self) -> None:
         """Collective. Raises Misused where a launcher started several ranks and no process group exists yet."""
         super().__init__()
+        self.waited: Callable[[], None] | None = None
+        """Called where this rank has waited for PATIENCE_S in `most`; it then waits on."""
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             # The training's own groups carry no message of ours, whatever their backend is.
@@ -151,8 +159,19 @@ class World(Party):
         if self.size == 1:
             return numbers
         largest = torch.tensor(numbers, dtype=torch.int64)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group())
+        self._finish(dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group(), async_op=True))
         return [int(number) for number in largest]
+
+    def _finish(self, work: Any) -> None:
+        if self.waited is not None:
+            try:
+                work.wait(timedelta(seconds=PATIENCE_S))
+                return
+            except RuntimeError:
+                if work.is_completed():  # it failed; else it goes on, and may be waited for again
+                    raise
+            self.waited()
+        work.wait()
 
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -161,9 +180,22 @@ _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 
 def _new_group(members: list[int] | None) -> Callable[[], Any]:
     # Weak: torch holds the group until destroy_process_group.
-    made = dist.new_group(members, backend="gloo", use_local_synchronization=members is not None)
+    made = dist.new_group(
+        members, backend="gloo", timeout=_patience_of_all(), use_local_synchronization=members is not None
+    )
     _ours.add(made)
     return weakref.ref(made)
+
+
+def _patience_of_all() -> timedelta:
+    """A script that lets one rank work alone for hours says so to `init_process_group`, and a group of ours must not
+    give up before."""
+    group: Any = dist.group.WORLD
+    known = [GLOO_TIMEOUT]
+    for device in group._device_types:
+        with contextlib.suppress(AttributeError, RuntimeError):  # a backend that does not tell
+            known.append(group._get_backend(device).options._timeout)
+    return max(known)
 
 
 def leave_groups() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..data.cursors import Account
+from ..world import PATIENCE_S
 
 
 class Forgotten:
@@ -12,7 +13,7 @@ class Forgotten:
 
     def __init__(self, account: Account, log: Any) -> None:
         self._account, self._log = account, log
-        self._said = False
+        self._said = self._said_waiting = False
 
     def stepped(self) -> None:
         """A step was done where no loader of the run is looped over."""
@@ -30,4 +31,17 @@ class Forgotten:
             self._log.warning(
                 "an epoch passed without run.step(): none of its batches counts as trained on, and no checkpoint is "
                 "taken; call run.step() after each optimizer.step()"
+            )
+
+    def waited(self, rank: int, size: int, steps: int) -> None:
+        """This rank waits for others between two batches. Said by the ranks that scripts let work alone: where all wait
+        for one, a line of each would be too many."""
+        if not self._said_waiting and rank in (0, size - 1):
+            self._said_waiting = True
+            self._log.warning(
+                "rank %d has waited for others for %.0f s at step %d, and waits on: all ranks loop over each loader of "
+                "run.loader(), equally often; give it no DataLoader that one rank reads alone",
+                rank,
+                PATIENCE_S,
+                steps,
             )

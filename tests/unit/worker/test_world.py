@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from elastic_agent.worker import world
@@ -53,3 +56,40 @@ def test_no_rank_goes_on_before_all_have_their_group(tmp_path: Path, monkeypatch
         return (tmp_path / "connected").exists()
 
     assert play(act, 2, tmp_path) == [True, True]
+
+
+def test_a_rank_that_waits_for_another_says_so_once_and_waits_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation on one rank alone stood still without a word."""
+    monkeypatch.setattr(world, "PATIENCE_S", 0.2)
+
+    def act(rank: int) -> list[object]:
+        made, said = World(), list[str]()
+
+        def waited() -> None:
+            said.append("waited")
+            (tmp_path / "waited").touch()
+
+        made.waited = waited
+        while rank == 1 and not (tmp_path / "waited").exists():
+            time.sleep(0.01)
+        return [made.most([rank, 7 - rank]), said]
+
+    assert play(act, 2, tmp_path) == [[[1, 7], ["waited"]], [[1, 7], []]]
+
+
+def test_a_group_of_ours_gives_up_no_sooner_than_the_training_own(tmp_path: Path) -> None:
+    """Ranks may wait in ours while one works alone for as long as the script allows in init_process_group."""
+
+    def act(rank: int) -> list[float]:
+        training: Any = dist.group.WORLD
+        own = training._get_backend(torch.device("cpu")).options
+        found = []
+        for hours in (2.0, 0.1):
+            own._timeout = timedelta(hours=hours)
+            options: Any = World().group._get_backend(torch.device("cpu")).options
+            found.append(options._timeout.total_seconds() / 3600)
+        return found
+
+    assert play(act, 2, tmp_path) == [[2.0, 0.5]] * 2

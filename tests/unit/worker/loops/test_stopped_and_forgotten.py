@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from elastic_agent.worker import Every, Run
+from elastic_agent.worker import Every, Run, world
 from elastic_agent.worker.data.loader import Loader
 from elastic_agent.worker.errors import Misused
+from support.workers.ranks import play
 
 NEVER = Every(seconds=None)
 
@@ -73,3 +76,28 @@ def test_a_script_with_no_loader_is_not_reminded_of_one(tmp_path: Path, caplog: 
     for _ in run.epochs(2):
         run.step()
     assert not [text for text in caplog.messages if "loop over what" in text]
+
+
+@pytest.mark.slow
+def test_a_rank_that_evaluates_alone_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stood still without a word where the others waited for it in a collective of their own."""
+    monkeypatch.setattr(world, "PATIENCE_S", 0.2)
+
+    class Said(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "waited for others" in record.getMessage():
+                (tmp_path / "said").open("a").write(record.getMessage() + "\n")
+
+    def act(rank: int) -> None:
+        logging.getLogger("elastic_agent.worker").addHandler(Said())
+        run = Run(tmp_path / "c", every=NEVER)
+        evaluation = run.loader(DataLoader(TensorDataset(torch.arange(8)), 2), train=False)
+        for _ in run.epochs(1):
+            while rank == 1 and not (tmp_path / "said").exists():
+                time.sleep(0.01)
+            list(evaluation)
+
+    play(act, 2, tmp_path)
+    (said,) = (tmp_path / "said").read_text().splitlines()
+    assert said.startswith("rank 0 has waited for others for ")
+    assert said.endswith("give it no DataLoader that one rank reads alone")
