@@ -25,6 +25,9 @@ from .marked import marked
 MEMORY = "/dev/shm"  # noqa: S108 - the directory made in it is this user's only
 KEPT_S = 86400.0
 """A presence that nobody holds is removed this long after its agent was started, by another agent."""
+LOOKED_AT = 8
+"""Of how many presences an agent sees at its start whether they are old. It makes one itself: however many a host has,
+old ones are at most an eighth of them for long."""
 FILE_BYTES = 1 << 16
 AGAIN, END = b"a", b"e"
 
@@ -79,7 +82,9 @@ class Neighbours:
         self.presence = made
 
     def _remove_old(self) -> None:
-        for name in os.listdir(self._folder):
+        names = os.listdir(self._folder)
+        first = int.from_bytes(os.urandom(4), "little") % max(1, len(names))
+        for name in (names[first:] + names[:first])[:LOOKED_AT]:
             fd = self._open(name)
             if fd >= 0:
                 if is_free(fd) and time.time() - os.fstat(fd).st_mtime > KEPT_S:
