@@ -19,14 +19,14 @@ from ..records import Outcome, RoundPhase
 from ..text import count
 from . import agreements, charging, deadlines, explain, fencing, leases, ranks, standing
 from .events import Announce, Effect, Elected, Event, HandOver, MoveFence, ReadBeats, Retire, Tell, WakeAt
-from .nodes import ALIVE, ENDED, LEAVING, MAY_END, MAY_HAVE_WORKERS, READY, STOPPING, WAITING
+from .nodes import ALIVE, ENDED, HAS_FINISHED, LEAVING, MAY_END, MAY_HAVE_WORKERS, READY, STOPPING, WAITING
 from .observations import OBSERVATIONS, Observe
 from .state import CLOSED, GATHERING, LAST_CALL, OVER, RUNNING, Placement, Rendezvous, RoundEnd, Rules, places_of
 
 EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
     (GATHERING, LAST_CALL): "min_nodes are here, first round",
     (GATHERING, RUNNING): "max_nodes are here, or min_nodes after an earlier round",
-    (GATHERING, CLOSED): "join timeout, the finalisation barrier ran out, the kill switch, or every node left",
+    (GATHERING, CLOSED): "join timeout, the finalisation barrier ran out, the kill switch, or too few nodes are left",
     (LAST_CALL, GATHERING): "fewer than min_nodes again",
     (LAST_CALL, RUNNING): "max_nodes are here, or no more nodes came",
     (LAST_CALL, CLOSED): "the finalisation barrier ran out, the kill switch, or every node left",
@@ -37,7 +37,7 @@ EDGES: Mapping[tuple[RoundPhase, RoundPhase], str] = {
         OVER,
         CLOSED,
     ): "the failure cannot be restarted, a worker asked for the end, the finalisation barrier ran out, the kill "
-    "switch, or every node left",
+    "switch, or too few nodes are left",
 }
 
 _ENDS: Mapping[Act, Outcome] = {Act.KILL: Outcome.KILLED, Act.PREEMPT: Outcome.PREEMPTED}
@@ -155,6 +155,8 @@ def _judge_gathering(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
     here = state.how_many(READY)
     if _deserted(state, rules):
         return _close(state, now, Outcome.ABANDONED, "every node has left")
+    if _used_up(state, rules):
+        return _close(state, now, Outcome.ABANDONED, explain.too_few_remain(state, rules))
     if state.how_many(MAY_HAVE_WORKERS):
         return _await_workers(replace(state, because=WAITS), now, rules)
     may_begin = not fencing.silent_majority(state, now, rules)
@@ -225,7 +227,10 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     state = agreements.advance(state, now, rules)
     if (acted := agreements.acted(before, state)) is not None and (planned := _planned(state, acted)) is not None:
-        return _end(state, now, planned)
+        if planned.kind is not EndKind.PLANNED or not state.finishing or state.able() >= rules.min_nodes:
+            return _end(state, now, planned)
+        few = explain.too_few_remain(state, rules)
+        state = replace(state, because=f"not restarted, as {few}: {acted.because}")
     if leases.deadline_confirmed(state, state.barrier_until, now):
         return _close(state, now, Outcome.UNFINISHED, explain.barrier_over(state, rules))
     return state
@@ -258,6 +263,8 @@ def _judge_over(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return state
     if state.able() == 0:
         return _close(state, now, Outcome.ABANDONED, f"{ending.because}; every node that had not finished has left")
+    if _used_up(state, rules):
+        return _close(state, now, Outcome.ABANDONED, f"{ending.because}; {explain.too_few_remain(state, rules)}")
     if state.how_many(MAY_HAVE_WORKERS):
         return state
     if not fencing.ended(state, now, rules):
@@ -316,6 +323,15 @@ def _arrival(state: Rendezvous, now: float, rules: Rules) -> Ending | None:
 def _deserted(state: Rendezvous, rules: Rules) -> bool:
     """Every node that ever joined has ended or is lost. Our own node may not have published a record yet."""
     return rules.own in state.nodes and not state.how_many(ALIVE)
+
+
+def _used_up(state: Rendezvous, rules: Rules) -> bool:
+    """No round can follow, whoever is waited for: with the nodes that finished and wait in the barrier the job has
+    fewer places left than a round needs. Where it has enough, replacements may still come."""
+    if not state.finishing or state.able() >= rules.min_nodes:
+        return False
+    done = sum(not seen.dead for seen in state.nodes.any_order(HAS_FINISHED))
+    return rules.max_nodes - done < rules.min_nodes
 
 
 # -- changes of phase

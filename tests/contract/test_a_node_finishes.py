@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from support.desk import restarts_of, worker_of
-from support.harness import Cluster
+from support.harness import SHORT_LEASE, Cluster
 from support.procfs import slowed
 
 
@@ -60,3 +60,19 @@ def test_a_failure_that_cannot_restart_after_another_finished_closes_at_once(clu
     assert (finished.wait(), failing.wait()) == (0, 1)
     assert time.monotonic() - began < slowed(10.0)
     assert "exit code 5" in failing.last_line()
+
+
+def test_a_loss_that_leaves_too_few_places_after_others_finished_closes_at_once(cluster: Cluster) -> None:
+    """Two of a fixed three have finished and the third is lost; a node that waits for a place is told within 10 s."""
+    nodes = [cluster.start(name, nnodes="3", conf=SHORT_LEASE) for name in "abc"]
+    world = cluster.desk.wait_world(3)
+    spare = cluster.start("d", nnodes="3", conf=SHORT_LEASE)
+    spare.wait_text("waiting for a place in a round")
+    for name in "ab":
+        worker_of(world, name).order("exit 0")
+        cluster.nodes[name].wait_text("all workers of this node exited 0")
+    began = time.monotonic()
+    nodes[2].vanish()
+    assert [node.wait() for node in (*nodes[:2], spare)] == [0, 0, 76]
+    assert time.monotonic() - began < slowed(10.0)
+    assert "had already finished, and 1 node remains, fewer than min_nodes 3" in spare.last_line()

@@ -41,7 +41,7 @@ CLASHING = (
 )
 SAVED_FIRST = "before an arrival ends a round its workers have saved, cannot, or take too long"
 ASKED_FOR = "a job is preempted or killed only when a worker of its last round, or a node, asked for that"
-DESERTED = "a job is abandoned only when no node that could go on is left"
+DESERTED = "a job is abandoned only when no node that could go on is left, or too few places for a round are"
 ALIVE = "a job neither succeeds nor fails by a round of which no node was alive when it was started again"
 PATIENT = "the finalisation barrier ends no earlier than its length after the first node finished"
 HOSTED = (

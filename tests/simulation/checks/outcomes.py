@@ -61,7 +61,9 @@ def abandoned(truth: Checkers, after: Rendezvous) -> None:
         able = [n.ident for n in truth.world.nodes.values() if truth.fit(n) and not n.state.finished]
         going = {Phase.STOPPING, Phase.ENDING}
         able = [name for name in able if truth.world.nodes[name].state.phase not in going]
-        truth.need(not able, DESERTED, f"{able} could go on")
+        job, done = truth.world.job, sum(node.state.finished for node in truth.world.nodes.values() if truth.fit(node))
+        used_up = after.finishing and len(able) < job.min_nodes and job.max_nodes - done < job.min_nodes
+        truth.need(not able or used_up, DESERTED, f"{able} could go on")
 
 
 def unfinished(truth: Checkers, after: Rendezvous) -> None:

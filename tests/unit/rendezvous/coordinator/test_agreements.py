@@ -171,6 +171,19 @@ def test_a_restart_ends_the_round_once_all_have_saved_and_charges_no_node() -> N
     assert (state.phase, state.number, state.restarts) == (RoundPhase.RUNNING, 2, 0)
 
 
+def test_a_restart_after_which_too_few_nodes_would_remain_is_given_up_and_workers_go_on() -> None:
+    """a has finished, so b alone could begin no round of two: a restart would end the job."""
+    state = after_records(running(), 2.0, RULES, working("b", 3, requests=asking(Act.RESTART)))
+    state = answers(state, 4, {"a": 5, "b": 6})
+    state = after_records(state, 2.0, RULES, record("a", 6, NodeState.FINISHED, 1))
+    state = answers(state, 7, {"b": 6}, done=True)
+    assert (state.phase, agreed(state).over, state.asking - {"b"}) == (RoundPhase.RUNNING, True, frozenset())
+    assert state.announced is not None
+    assert "not restarted, as a had already finished, and 1 node remains, fewer than min_nodes 2" in state.because
+    state = after_records(state, 3.0, RULES, record("b", 8, NodeState.FINISHED, 1))
+    assert (state.phase, state.outcome) == (RoundPhase.CLOSED, Outcome.SUCCEEDED)
+
+
 def test_without_boundaries_nothing_is_restarted() -> None:
     """A worker that uses no Run would lose its steps."""
     state = after_records(running(), 2.0, RULES, working("a", 3, requests=asking(Act.RESTART)))
