@@ -13,6 +13,7 @@ from ..endpoint import Address, Endpoint, probe_peer
 from ..store import StoreError
 from .claim import port_taken
 from .descriptors import check_for_server
+from .turn import Turn, take_turn
 
 BACKLOG = 4096
 """All nodes may connect at once; the kernel limits it to net.core.somaxconn."""
@@ -47,6 +48,10 @@ def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchSer
     Raises StoreError if torch cannot be imported or cannot serve, PortTaken instead of None if `forced`, OSError if
     this process has too few descriptors left.
     """
+    turn = Turn(bound) if forced else take_turn(bound)
+    if turn is None:
+        bound.close()
+        return None
     try:
         _import_torch(endpoint)
         check_for_server()
@@ -61,6 +66,7 @@ def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchSer
             return None
     finally:
         bound.close()
+        turn.close()
 
 
 def _import_torch(endpoint: Endpoint) -> None:

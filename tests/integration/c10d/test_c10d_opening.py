@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from elastic_agent.rendezvous.c10d import claim as claim_module
 from elastic_agent.rendezvous.c10d import client
+from elastic_agent.rendezvous.c10d import server as server_module
 from elastic_agent.rendezvous.c10d.claim import claim
 from elastic_agent.rendezvous.c10d.server import serve
 from elastic_agent.rendezvous.c10d.store import C10dStore, Hosting, open_c10d
+from elastic_agent.rendezvous.c10d.turn import Turn, take_turn
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.driver import join
 from elastic_agent.rendezvous.endpoint import Endpoint, parse_endpoint
@@ -196,6 +202,64 @@ def test_of_agents_that_start_together_exactly_one_hosts() -> None:
         for store in stores:
             cleanup.callback(store.close_host)
         assert [store.hosted for store in stores].count(True) == 1
+
+
+def test_of_agents_of_one_host_that_start_together_one_imports_torch() -> None:
+    """The others join once it serves. It costs each of them a second of a processor."""
+    endpoint = vacant()
+    script = (
+        "import sys\n"
+        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
+        f"store = open_c10d({endpoint!r}, 'job')\n"
+        "print(store.hosted, 'torch' in sys.modules, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    agents = [
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    with ExitStack() as cleanup:
+        for agent in agents:
+            cleanup.enter_context(agent)
+            cleanup.callback(agent.kill)
+        found = sorted((agent.stdout or io.StringIO()).readline().strip() for agent in agents)
+    assert found == ["False False", "False False", "False False", "True True"]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_who_takes_the_turn_to_serve_and_does_not_serve_delays_a_host_and_stops_none(
+    answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be frozen, or another program: behind the limit the host serves without its turn."""
+    where = parse_endpoint(vacant())
+    monkeypatch.setattr(server_module, "take_turn", partial(take_turn, most_s=0.3))
+    bound = claim(where).socket
+    assert bound is not None
+    with closing(Turn(bound)) as turn:
+        bound.close()
+        if answers:
+            turn.close()
+            squatter = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            squatter.bind(f"\0elastic-agent/{where.host}/{where.port}".encode())  # refuses who waits for its end
+            with squatter:
+                open_c10d(str(where), "job").close_host()
+        else:
+            open_c10d(str(where), "job").close_host()
+
+
+def test_a_process_that_dies_in_its_turn_to_serve_is_followed_by_the_next() -> None:
+    """The kernel ends its turn."""
+    where = parse_endpoint(vacant())
+    bound = claim(where).socket
+    assert bound is not None
+    turn = Turn(bound)
+    with ThreadPoolExecutor(1) as pool, closing(bound):
+        after = pool.submit(take_turn, bound, BOUND_S)
+        turn.close()
+        found = after.result(BOUND_S)
+        assert found is not None
+        assert found.taken
+        found.close()
 
 
 def test_a_node_that_must_host_and_cannot_names_the_port(host: C10dStore) -> None:
