@@ -102,7 +102,15 @@ def on_neighbours_ended(node: Node, event: NeighboursEnded, now: float, rules: R
     if record is None or (record.state is NodeState.WAITING and not node.place.ready):
         return node, ()
     published, effects = transitions.publish(node, rules, now, record.state, record.because)
-    because = f"no process is left on this host of {', '.join(event.names[-NAMED:])}, so nobody need wait for it"
+    names = event.names
+    if (seen := node.latest_round) is not None and seen.members and seen.crowd is None:
+        # Others were agents of earlier jobs of this run id.
+        members = {member.name for member in seen.members}
+        names = tuple(name for name in names if name in members)
+    if not names:
+        return replace(published, because=node.because), effects
+    them = "it" if len(names) == 1 else "them"
+    because = f"no process is left on this host of {', '.join(names[-NAMED:])}, so nobody need wait for {them}"
     return replace(published, because=because), effects
 
 
@@ -111,7 +119,7 @@ def on_written(node: Node, event: RecordWritten, now: float, rules: Rules) -> Mo
         return node, ()
     closed = node.latest_round is not None and node.latest_round.phase is RoundPhase.CLOSED
     if node.hosting and not node.others_ended:
-        if closed or node.latest_round is None or node.latest_round.nodes < 2:
+        if closed or node.latest_round is None or node.latest_round.nodes == 1:
             return node, ()
         because = "serving the store until the other nodes have ended; another signal stops that"
         return replace(node, because=because), ()

@@ -154,8 +154,8 @@ class Neighbours:
                 return
 
     def _survey(self) -> Iterator[int]:
-        """Add to `_found`; yields a pidfd of each process whose end may add more."""
-        for name in os.listdir(self._folder):
+        """Add to `_found`, the newest last; yields a pidfd of each process whose end may add more."""
+        for name in sorted(os.listdir(self._folder), key=self._written_at):
             job, _, token = name.partition("-")
             if job != self._job or token in self._found or token == self.presence:
                 continue
@@ -165,6 +165,13 @@ class Neighbours:
                     yield from self._judge(fd, token)
                 finally:
                     os.close(fd)
+
+    def _written_at(self, name: str) -> int:
+        """When this file was last written, in nanoseconds; 0 if it is gone."""
+        try:
+            return os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mtime_ns
+        except OSError:
+            return 0
 
     def _judge(self, fd: int, token: str) -> Iterator[int]:
         header, *lines = os.pread(fd, FILE_BYTES, 0).splitlines() or [b""]

@@ -125,6 +125,15 @@ def test_an_agent_that_lives_is_not_found(other: Neighbours, start: Callable[...
     assert found.get(timeout=SOON_S) == {killed.presence: "killed"}
 
 
+def test_of_several_that_have_ended_the_newest_are_found_last(other: Neighbours, start: Callable[..., Killed]) -> None:
+    """A record lists the last of them only, and earlier jobs of this run id may have left many."""
+    killed, found = [start() for _ in range(5)], Found()
+    for each in killed:
+        each.close()
+    other.look(found.put)
+    assert list(found.get(timeout=SOON_S)) == [each.presence for each in killed]
+
+
 def test_agents_of_another_job_are_not_looked_at(start: Callable[..., Killed]) -> None:
     found = Found()
     start().close()
