@@ -5,6 +5,7 @@ docs/exit-codes.md explains the statuses to users.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 from ..rendezvous.failures import CausedByWorker, WorkerFailure
@@ -155,7 +156,8 @@ class InternalError(AgentError):
 
 def refusal(error: AgentError | OSError) -> str:
     """The sentence for something that this node could not do; where the system refused it, with where to look."""
-    return f"{error}; see this node's limits (ulimit -a)" if isinstance(error, OSError) else str(error)
+    limits = isinstance(error, OSError) and error.errno != errno.EADDRINUSE  # a port that is taken is no limit
+    return f"{error}; see this node's limits (ulimit -a)" if limits else str(error)
 
 
 def is_of_host(error: AgentError | OSError) -> bool:

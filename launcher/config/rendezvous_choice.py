@@ -19,7 +19,7 @@ from ...proto.frozen import dataclass, replace
 from ...rendezvous.records import OUTVOTING_BEATS, Survivor
 from .rdzv_conf import KEYS, Conf, RdzvConf, read_rdzv_conf
 from .values import endpoint as parse_endpoint
-from .values import joined, suggest, whole
+from .values import is_ipv6, joined, suggest, whole
 
 C10D_PORT = 29400
 """Port of a c10d endpoint that names none (torch's `DEFAULT_PORT`)."""
@@ -191,6 +191,8 @@ def _c10d(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int |
 
 def _listed(endpoint: str, configs: Conf, nodes: tuple[int, int], node_rank: int | None) -> Choice:
     """Several nodes that may host the store; the first one begins the job."""
+    if not all(one.strip() for one in endpoint.split(",")):
+        raise UsageError(f"--rdzv-endpoint is {endpoint!r}, which has a comma with no node beside it; leave it out")
     named = [joined(*parse_endpoint("--rdzv-endpoint", one, C10D_PORT)) for one in endpoint.split(",")]
     conf = read_rdzv_conf(configs, static=False)
     if len(set(named)) < len(named):
@@ -236,6 +238,8 @@ def _static(
         host, port = parse_endpoint("--rdzv-endpoint", endpoint, None)
     else:
         port = STATIC_PORT if master[1] is None else master[1]
+        if ":" in master[0] and not is_ipv6(master[0].strip("[] ")):
+            raise UsageError(f"--master-addr is {master[0]!r}; give the address alone, and its port as --master-port")
         host, port = parse_endpoint("--master-addr", f"{master[0]}:{port}", None)
     rank = next((value for value in (node_rank, conf.rank) if value is not None), 0)
     if rank >= high:

@@ -7,6 +7,8 @@ of `LaunchConfig` or a rendezvous key. All raise `UsageError` with one line. Gra
 
 from __future__ import annotations
 
+# The C module: importing `socket` would lengthen the agent's start-up.
+import _socket
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -260,7 +262,7 @@ def endpoint(name: str, value: str, default_port: int | None) -> tuple[str, int]
             raise UsageError(f"{name} is {value!r}, which ends in a colon; give HOST:PORT")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or (":" in host and not is_ipv6(host)):
         raise UsageError(f"{name} is {value!r}; give HOST:PORT, or [ADDRESS]:PORT for IPv6")
     if port:
         if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
@@ -269,6 +271,15 @@ def endpoint(name: str, value: str, default_port: int | None) -> tuple[str, int]
     if default_port is None:
         raise UsageError(f"{name} is {value!r}, which has no port; give HOST:PORT")
     return host, default_port
+
+
+def is_ipv6(host: str) -> bool:
+    """Whether this is an IPv6 address, such as `::1` or `fe80::1%eth0`."""
+    try:
+        _socket.inet_pton(_socket.AF_INET6, host.partition("%")[0])
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def joined(host: str, port: int) -> str:

@@ -70,7 +70,7 @@ def test_any_member_of_a_c10d_job_may_host_its_store_next() -> None:
     [
         ("node0,node0:29400", {}, "names one endpoint twice"),
         ("node0,node1:0", {}, "port 0 means any"),
-        ("node0,", {}, "give HOST:PORT"),
+        ("node0,", {}, "a comma with no node beside it"),
         ("node0,node1", {"is_host": "1"}, "leave is_host out"),
     ],
 )
@@ -204,6 +204,9 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({"max_nodes": 2, "master_addr": "a b"}, "--master-addr is 'a b:29500'"),
         ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "has no port"),
         ({**C10D, "rdzv_endpoint": "h:"}, "ends in a colon"),
+        ({**C10D, "rdzv_endpoint": "192.0.2.1:5:6"}, "give HOST:PORT, or [ADDRESS]:PORT for IPv6"),
+        ({**C10D, "rdzv_endpoint": "2001:db8::5"}, "give HOST:PORT, or [ADDRESS]:PORT for IPv6"),
+        ({"max_nodes": 2, "master_addr": "h:5"}, "--master-addr is 'h:5'; give the address alone"),
         ({**C10D, "rdzv_endpoint": "h:99999"}, "'99999'"),
         ({**C10D, "rdzv_endpoint": "h:http"}, "'http'"),
         ({**C10D, "rdzv_endpoint": "http://h:5"}, "give HOST:PORT"),
