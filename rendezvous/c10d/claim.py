@@ -112,7 +112,7 @@ def gave_up(where: Endpoint, after_s: float, reason: str) -> StoreUnreachable:
     """The error of a node that has waited in vain for another one to serve the store."""
     return StoreUnreachable(
         f"gave up on the store at {where} after {after_s:g} s: {reason}; check that elastic-agent runs on that node "
-        "and that --rdzv-endpoint names it"
+        "and that --rdzv-endpoint, or --master-addr, names it"
     )
 
 

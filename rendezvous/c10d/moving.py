@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from ...proto.frozen import dataclass, field
-from ..endpoint import Address, Endpoint, parse_endpoint
+from ..endpoint import Address, Endpoint, parse_endpoint, resolve
 from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreOutvoted, StoreSpoiled, StoreUnreachable
 from .client import TcpStoreClient, connect
 from .keys import SERVED, Keys, create_keys, mark_served, verify
@@ -283,7 +283,7 @@ def open_listed(
     deadline, pause_s = began + connect_timeout_s, RETRY_FIRST_S
     try:
         while True:
-            reason = f"no agent hosts the job yet; {listed.endpoints[0]} begins it"
+            reason = ""
             try:
                 listed.reserve(reserve)
                 found = listed.look()
@@ -298,12 +298,14 @@ def open_listed(
             except StoreUnreachable as error:
                 reason = str(error)
             left_s = deadline - time.monotonic()
+            says = on_wait is not None and pause_s > RETRY_FIRST_S
+            reason = reason or (_no_job_yet(listed.endpoints[0]) if says or left_s <= 0 else "")
             if left_s <= 0:
                 raise StoreUnreachable(
                     f"gave up on the store at {names} after {connect_timeout_s:g} s: {reason}; check that "
                     "elastic-agent runs on these nodes"
                 )
-            if on_wait is not None and pause_s > RETRY_FIRST_S:
+            if on_wait is not None and says:
                 on_wait(f"waiting for {names}: {reason}; giving up in {left_s:.0f} s")
                 on_wait = None
             if cancelled.wait(min(pause_s, left_s)):
@@ -312,6 +314,16 @@ def open_listed(
     except BaseException:
         listed.close()
         raise
+
+
+def _no_job_yet(first: Endpoint) -> str:
+    """Who begins the job, and why that may never happen, for people."""
+    reason = f"no agent hosts the job yet; {first} begins it"
+    try:
+        resolve(first)
+    except StoreUnreachable as error:
+        return f"{reason}, but {error}"
+    return reason
 
 
 def _joined(listed: Listed, found: Place, join: Join, warn: Callable[[str], None]) -> MovingStore:

@@ -24,10 +24,11 @@ class Turn:
         """Take it if nobody has it."""
         host, port = bound.getsockname()[:2]
         self._name = f"\0elastic-agent/{host}/{port}".encode()
-        self._own: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._own: socket.socket | None = None
         self.taken = True
-        """Whether it is that of this process; also where the kernel or a sandbox has no such sockets."""
+        """Whether it is that of this process; also where the kernel or a sandbox has no such sockets, or no more."""
         try:
+            self._own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._own.bind(self._name)
             self._own.listen(socket.SOMAXCONN)
         except OSError as why:

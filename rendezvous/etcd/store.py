@@ -280,8 +280,16 @@ class EtcdStore:
             now = f"another node coordinates (epoch {leaders[0].create_revision})" if leaders else "no node coordinates"
             raise StoreFenced(f"epoch {epoch} is over: {now}; stop announcing")
         if newest != version - 1:
-            raise StoreFenced(f"version {version} does not follow {newest}, the newest in etcd; stop announcing")
+            raise self._changed_by_others(version, newest)
         return False
+
+    def _changed_by_others(self, version: int, newest: int) -> StoreFenced:
+        key = self._keys.newest_round.decode("utf-8", "replace")
+        what = f"holds {newest}, which another program wrote" if newest else "is gone, which somebody has deleted"
+        return StoreFenced(
+            f"the next announcement of this job is {version}, but key {key} of etcd {what}; restart the job, and let "
+            "nothing else write below its prefix"
+        )
 
     def _newest_version(self, done: Outcome, which: int) -> int:
         items = done.found[which].items

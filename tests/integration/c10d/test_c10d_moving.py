@@ -73,6 +73,19 @@ def test_the_first_of_the_list_begins_the_job_and_others_join(opened: Open) -> N
     assert b.write_job(b"mine") == b"job"
 
 
+def test_who_waits_for_a_first_node_that_does_not_resolve_says_so() -> None:
+    """It begins the job, so the others may wait in vain."""
+    listed = Listed([parse_endpoint("nowhere.invalid:5"), parse_endpoint(f"127.0.0.1:{free_port()}")], Keys("moving"))
+    said: list[str] = []
+    with pytest.raises(StoreUnreachable, match=r"nowhere\.invalid:5 begins it, but nowhere\.invalid does not resolve"):
+        open_listed(
+            listed, "a", ServerThread,
+            connect_timeout_s=0.5, silence_s=0.1, on_wait=said.append,
+            cancelled=threading.Event(), join=lambda _: None, warn=print,
+        )  # fmt: skip
+    assert "but nowhere.invalid does not resolve" in said[0]
+
+
 def test_sessions_move_to_the_next_host_with_their_record(opened: Open) -> None:
     """b hosts what c has published, though c sends nothing but heartbeats."""
     a, b, c = opened("a"), opened("b"), opened("c")

@@ -16,7 +16,7 @@ import pytest
 
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.etcd.credentials import Login
-from elastic_agent.rendezvous.etcd.ops import Item, Read
+from elastic_agent.rendezvous.etcd.ops import Delete, Item, Read
 from elastic_agent.rendezvous.records import Outcome
 from support.etcd_certificates import Certificates
 from support.etcd_servers import VERSIONS, Servers, ServerTls, serving, shared_servers, start_shared_servers
@@ -105,6 +105,19 @@ def test_every_key_of_a_job_is_attached_to_a_lease(cluster: Cluster) -> None:
     assert all(item.lease for item in there.values())
     living = {name for name in there if name.startswith("1/node-live/")} | {"1/leader"}
     keys(cluster, until=there.keys() - living)
+
+
+def test_a_job_whose_keys_somebody_deleted_ends_and_says_so(cluster: Cluster) -> None:
+    """At once, on every node, with the key that is gone and what to do."""
+    nodes = [cluster.start(name) for name in "ab"]
+    cluster.desk.wait_world(2)
+    folder = f"/elastic-agent/{cluster.run_id}/".encode()
+    with closing(cluster.etcd.client()) as client:
+        client.txn([], [Delete(folder, prefix=True)])
+    assert [node.wait() for node in nodes] == [80, 80]
+    for node in nodes:
+        assert f"{cluster.run_id}/1/" in node.last_line()
+        assert "is gone, which somebody has deleted; restart the job" in node.last_line()
 
 
 def test_reusing_a_finished_run_id_starts_a_new_incarnation(cluster: Cluster) -> None:
