@@ -296,7 +296,8 @@ class Loader:
             weight = read.local * self._context.world_size / (read.last - read.first)
             yield self._hand(Span(self.name, epoch, read.first, read.last, False), weight, read.batch)
         self._before_next(going, self._context.account, cursor)
-        self._context.account.hand_out(Span(self.name, epoch, last, last, True))
+        if not self._context.stopping:  # else the next start comes to this end, in the same epoch of the run
+            self._context.account.hand_out(Span(self.name, epoch, last, last, True))
 
     def committed(self) -> None:
         """Keeps the state of a stream at the place that was committed last."""

@@ -90,6 +90,24 @@ def test_the_end_of_a_streams_epoch_is_saved_and_proved(tmp_path: Path, streams:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [None, 2])
+@pytest.mark.parametrize("at", ["the last batch of an epoch", "an earlier one"])
+def test_a_stop_at_a_streams_last_batch_adds_no_epoch(tmp_path: Path, at: str, streams: int | None) -> None:
+    """Without an agent: the loop that ends the epoch is over, and the run's epoch is not."""
+    whole = life(tmp_path / "whole", Stateful(), 0, None, streams=streams)
+    last = len(whole) // 2 if at == "the last batch of an epoch" else 3
+    run, seen = Run(tmp_path / "c", every=Every(seconds=None)), list[Any]()
+    loader = run.loader(DataLoader(Stateful(), batch_size=4, collate_fn=list), streams=streams)
+    for _ in run.epochs(2):
+        for batch in loader:
+            seen.append(batch)
+            run.step()
+            if run.steps == last:
+                run.stop()
+    assert run.steps == last
+    assert seen + life(tmp_path / "c", Stateful(), 0, None, streams=streams) == whole
+
+
+@pytest.mark.parametrize("streams", [None, 2])
 @pytest.mark.parametrize("processes", [0, 1])
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_loop_that_breaks_off_and_goes_on_reads_each_sample_of_a_stream_once(
