@@ -225,9 +225,11 @@ class Run(Body):
         self.progress.close()
         self.account.close()
         self._requests.reached()
-        unsaved = self._saved != self._reached() or self._requests.ordered
+        # A label may have been asked for on one rank, and behind the last checkpoint.
+        asked = self._saved != self._reached() or self._requests.ordered or self._requests.label is not None
+        unsaved, late = self._world.most([int(asked), self._early.late(self._save_s())])
         with self._marks.section(SAVE):
-            if unsaved and self._world.most([self._early.late(self._save_s())])[0]:
+            if unsaved and late:
                 self._skip()
             elif unsaved:
                 self._save(self._requests.label or "")
@@ -388,7 +390,7 @@ class Run(Body):
         self._ledger = Ledger.from_bytes(found.ledger)
         self.account.go_on(manifest.places, manifest.run.get("rehearsed"))
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
-        ranks = f"{self.world_size} ranks ({self.ranks_before} before), level {manifest.run['level']}"
         self._began, self.ranks_before = int(manifest.run.get("began", self.steps)), int(manifest.run["world_size"])
+        ranks = f"{self.world_size} ranks ({self.ranks_before} before), level {manifest.run['level']}"
         within = "".join(f", {name} at {place[1]}" for name, place in manifest.places.items() if place[1])
         self.log.info("resumed at step %d, epoch %d%s, with %s", self.steps, self.epoch, within, ranks)

@@ -117,3 +117,10 @@ def test_another_number_of_ranks_is_no_other_batch_size(tmp_path: Path, caplog: 
     assert play(lambda rank: batches_in(tmp_path, 4), 2, tmp_path) == [8, 8]
     assert batches_in(tmp_path, 4) == 8
     assert not [text for text in caplog.messages if "goes on with the global batch" in text]
+
+
+def test_a_start_says_how_many_ranks_the_checkpoint_had(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    play(lambda rank: batches_in(tmp_path, 4), 2, tmp_path)
+    batches_in(tmp_path, 4)
+    assert "resumed at step 1, epoch 0, loader0 at 8, with 1 ranks (2 before), level batches" in caplog.messages
