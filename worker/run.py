@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from .checkpoints.folder import Retention
 from .checkpoints.manifest import Manifest
 from .checks import check_names, check_run, keepable, load_all
+from .data.alike import Alike
 from .data.cursors import Account, Cursor
 from .data.loader import Loader
 from .data.order import VERSION as ORDER_VERSION
@@ -93,6 +94,7 @@ class Run(Body):
         self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders, self.gradients = dict[str, Loader](), partial(mark, self._states)
         self._reductions, self._exchanges = Reductions(self._world), Exchanges()
+        self.alike = Alike(self._world)
         self.between: Between | None = Between(self._world, states, self.vars, self._reductions, self.log)
         self._early = EarlyEnd(stop_before, self.log)
         self._keyed_by_batch = self._streamed = False
@@ -107,8 +109,9 @@ class Run(Body):
         self._timetable = Timetable(self._every, self.log.info)
         self._forgotten = Forgotten(self.account, self.log)
         self._world.waited = lambda: self._forgotten.waited(self.rank, self.world_size, self.steps)
-        # What a script draws before its loops over loaders it is given again in each start; steps alone have one place.
-        self._key_main(0 if self.account.kept else self.steps)
+        # What a script draws before its loops over loaders, as `random_split` does, is the same in each start and on
+        # all ranks; steps alone have one place.
+        self._key_main(0, 0) if self.account.kept or not self.steps else self._key_main()
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class Run(Body):
         self._requests.reached()
         # A label may have been asked for on one rank, and behind the last checkpoint.
         asked = self._saved != self._reached() or self._requests.ordered or self._requests.label is not None
-        unsaved, late = self._world.most([int(asked), self._early.late(self._save_s())])
+        unsaved, late = self.alike.most([int(asked), self._early.late(self._save_s())])
         with self._marks.section(SAVE):
             if unsaved and late:
                 self._skip()
@@ -302,8 +305,9 @@ class Run(Body):
         for loader in self._loaders.values() if self._streamed else ():
             loader.committed()
 
-    def _key_main(self, steps: int | None = None) -> None:
-        key_everything(mix(mix(self._key, self.steps if steps is None else steps), self._turn()))
+    def _key_main(self, steps: int | None = None, turn: int | None = None) -> None:
+        steps, turn = self.steps if steps is None else steps, self._turn() if turn is None else turn
+        key_everything(mix(mix(self._key, steps), turn))
 
     def _between(self, force: bool) -> None:
         now_s = monotonic()
@@ -311,7 +315,7 @@ class Run(Body):
         requests, interval = self._requests, self._exchanges.proposal(self._boundaries, now_s)
         measure, stop, late = self._early.numbers(self._save_s())
         due = due or requests.label is not None or bool(measure)
-        saves, stops, late, interval = self._world.most([int(due), int(requests.stop or stop), late, interval])
+        saves, stops, late, interval = self.alike.most([int(due), int(requests.stop or stop), late, interval])
         self._exchanges.agreed(self._boundaries, interval)
         between = self.account.between_steps()  # else the end waits: batches in use would be lost to their epoch
         self.stopping |= bool(stops := stops and between and not self.stopping)
@@ -342,7 +346,7 @@ class Run(Body):
         end_when_uncaught(self.log, self.rank, self.world_size)
         self.account.begin_loop(over_epochs=True)
         with self._early.noticing(lambda: (self.stopping, self.steps - self._saved[1])):
-            if self.steps:
+            if self.steps or self._turn():
                 self._key_main()
             yield
         self._end_early() if self.stopping else self.close()

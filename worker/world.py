@@ -21,7 +21,7 @@ from .errors import Misused, WorkerLibraryError
 _LENGTH, _SHORT = 8, 1016
 """Bytes of a message's length, and of a message that goes with it in one exchange."""
 PATIENCE_S = 60.0
-"""How long a rank waits for the others in `World.most` before `World.waited` is called."""
+"""How long a rank waits for the others in `Party.most` before `Party.waited` is called."""
 GLOO_TIMEOUT = timedelta(minutes=30)
 """Of a gloo group that is given none (torch 2.13, `default_pg_timeout`)."""
 
@@ -32,6 +32,8 @@ class Party:
     def __init__(self, rank: int = 0, size: int = 1, group: Callable[[], Any] = lambda: None) -> None:
         """rank: this one's number among the members. group: gives their gloo group."""
         self.rank, self.size, self._group = rank, size, group
+        self.waited: Callable[[], None] | None = None
+        """Called where this rank has waited for PATIENCE_S in `most`; it then waits on."""
 
     @property
     def group(self) -> Any:
@@ -65,6 +67,25 @@ class Party:
         parts = [torch.zeros(size, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(parts, mine, group=self._group())
         return [_bytes_of(part) for part in parts]
+
+    def most(self, numbers: list[int]) -> list[int]:
+        """Collective: the largest of each number over all ranks."""
+        if self.size == 1:
+            return numbers
+        largest = torch.tensor(numbers, dtype=torch.int64)
+        self._finish(dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group(), async_op=True))
+        return [int(number) for number in largest]
+
+    def _finish(self, work: Any) -> None:
+        if self.waited is not None:
+            try:
+                work.wait(timedelta(seconds=PATIENCE_S))
+                return
+            except RuntimeError:
+                if work.is_completed():  # it failed; else it goes on, and may be waited for again
+                    raise
+            self.waited()
+        work.wait()
 
     def send(self, data: bytearray, length: int, target: int) -> None:
         """The first bytes of these, at least one, for a member that waits for them in `receive`."""
@@ -102,8 +123,6 @@ class World(Party):
     def __init__(self) -> None:
         """Collective. Raises Misused where a launcher started several ranks and no process group exists yet."""
         super().__init__()
-        self.waited: Callable[[], None] | None = None
-        """Called where this rank has waited for PATIENCE_S in `most`; it then waits on."""
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             # The training's own groups carry no message of ours, whatever their backend is.
@@ -153,25 +172,6 @@ class World(Party):
         totals = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(totals, group=self._group())
         return [float(total) for total in totals]
-
-    def most(self, numbers: list[int]) -> list[int]:
-        """Collective: the largest of each number over all ranks."""
-        if self.size == 1:
-            return numbers
-        largest = torch.tensor(numbers, dtype=torch.int64)
-        self._finish(dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group(), async_op=True))
-        return [int(number) for number in largest]
-
-    def _finish(self, work: Any) -> None:
-        if self.waited is not None:
-            try:
-                work.wait(timedelta(seconds=PATIENCE_S))
-                return
-            except RuntimeError:
-                if work.is_completed():  # it failed; else it goes on, and may be waited for again
-                    raise
-            self.waited()
-        work.wait()
 
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from .alike import Alike
 from .cursors import Account, Pass
 from .sharded import Division
 
@@ -23,6 +24,8 @@ class Context(Protocol):
     log: Any
     between: Any
     """As `loop.between.Between`; None where no loop is entered again."""
+    alike: Alike
+    """What this rank reads, until all have compared it."""
     division: Division | None
     """At level `bits`, how global batches are cut into shards."""
 

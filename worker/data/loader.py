@@ -253,6 +253,7 @@ class Loader:
         cursor, of_shards = account.cursors[name], context.division is not None
         epoch, last = cursor.ahead()
         cut, key, undecided = self._cut(epoch), self._key_of(epoch), self._train is None
+        context.alike.begins(name, epoch, self.dataset, self._ordering, cut.batch)
         read, end, size = self._reader(epoch, last, cut), cut.end, cut.batch
         alone, keys = cut.size == 1 and not self._of_batches, list[int]()
         while (first := last) < end:

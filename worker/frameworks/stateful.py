@@ -15,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from ..data.alike import Alike
 from ..data.cursors import Account, Cursor, Pass
 from ..data.loader import Loader
 from ..data.order import VERSION
@@ -22,6 +23,7 @@ from ..data.randomness import key_everything
 from ..data.sharded import Division
 from ..errors import WrongState
 from ..loop.log import RunLog
+from ..world import Party
 from .framework_loops import DrivenAccount
 
 AT_END = "at_end"
@@ -51,6 +53,7 @@ class NoRun:
     division: Division | None = None
     ranks_before: int | None = None
     between = None
+    alike = Alike(Party())  # no two ranks
 
     def __init__(self, seed: int) -> None:
         self.account = self.driven = _Asked()
