@@ -137,7 +137,8 @@ class World(Party):
                 f"WORLD_SIZE is {size} and there is no process group: call torch.distributed.init_process_group() "
                 "before Run(...)"
             )
-        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+        # Not every launcher says it: any rank may be the first of its node then.
+        self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
 
     def party(self, members: list[int]) -> Party:
         """Collective among `members`, ranks of which this is one, in order: a party with a group of its own, for a

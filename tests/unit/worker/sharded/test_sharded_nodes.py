@@ -112,6 +112,20 @@ def test_nodes_without_a_shared_directory_go_on_with_a_sharded_state(
         assert loaded == saved
 
 
+def test_ranks_of_a_launcher_that_numbers_none_on_a_node_save_where_they_share_a_directory(tmp_path: Path) -> None:
+    """Under srun or mpirun a script may have no LOCAL_RANK: two ranks of one node wrote into one another's files."""
+
+    def act(rank: int) -> Any:
+        del os.environ["LOCAL_RANK"]
+        return train(tmp_path / f"node{min(rank, 1)}", 3)
+
+    saved = play(act, 3, tmp_path)[0][2]
+    for node in range(2):
+        assert verify(tmp_path / f"node{node}").proved
+    for began, loaded, _ in jobs(tmp_path, [1, 0], steps=0):
+        assert (began, loaded) == (3, saved)
+
+
 def test_each_part_is_on_two_nodes_and_no_node_has_all(tmp_path: Path) -> None:
     jobs(tmp_path, [0, 1, 2, 3], steps=1)
     assert [parts(tmp_path / f"node{node}") for node in range(4)] == [
