@@ -18,6 +18,8 @@ from .data.cursors import Span
 
 _pack, _sha256 = struct.Struct("<qqq?").pack, hashlib.sha256
 _START = bytes(32)
+FILE = "ledger.json"
+"""Of a checkpoint: what `Ledger.to_bytes` gives."""
 TOGETHER = 256
 """Batches that are added at once, at a third of the price of one after each step."""
 
@@ -88,7 +90,7 @@ class Ledger:
         return hashlib.sha256(b"".join(links)).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """What the file `ledger.json` holds."""
+        """What the file of that name holds."""
         chains = {
             name: [[kept.epoch, kept.first, kept.last, kept.batch, int(kept.ends_epoch)] for kept in chain.ranges]
             for name, chain in self.chains.items()

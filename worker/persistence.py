@@ -30,10 +30,10 @@ from .checkpoints.tensor_files import Index, fits_safetensors
 from .checkpoints.transfer import Homes
 from .checkpoints.writer import STATE, Order, SingleWriter, Writer
 from .errors import CheckpointNotWritten, Misused, NotResumable
+from .ledger import FILE as LEDGER
 from .loop import account
 from .world import Party, World
 
-LEDGER = "ledger.json"
 OWN = "run."
 """Names of the run's own states begin so. They may differ between ranks; those of the rank that commits are kept."""
 SHARED_BYTES = 64 << 20

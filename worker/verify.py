@@ -7,11 +7,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .checkpoints.files import read_file
 from .checkpoints.folder import Folder, Kept
 from .checkpoints.foreign import check_foreign
 from .checkpoints.lineage import ends, left_behind
 from .checkpoints.manifest import NAME, Manifest
 from .errors import CheckpointDamaged
+from .ledger import FILE as LEDGER
 from .ledger import Ledger
 
 
@@ -34,11 +36,14 @@ def verify(directory: Path) -> Report:
     alone = (directory / NAME).is_file()
     folder = Folder(directory.absolute().parent if alone else directory, lambda text: None)
     lines, newest = [], None
-    damaged, ended = False, ends(folder.histories())
+    damaged, gone, ended = False, False, ends(folder.histories())
     for kept in [Kept(directory.absolute(), 0)] if alone else folder.kept():
         try:
-            manifest = folder.verify(kept.path)
+            manifest, ledger = folder.verify(kept.path), read_file(kept.path / LEDGER)
         except (CheckpointDamaged, OSError) as damage:
+            if not kept.path.exists():
+                gone = True  # a training that goes on has removed it meanwhile, and has a newer one
+                continue
             lines.append(f"{kept.path.name}: DAMAGED: {damage}")
             damaged = True
             continue
@@ -48,7 +53,9 @@ def verify(directory: Path) -> Report:
         lines.append(
             f"{kept.path.name}: whole, {sum(c.length for c in manifest.files.values())} bytes, {_label(manifest)}"
         )
-        newest = newest or (kept.path, manifest)
+        newest = newest or (kept.path, manifest, ledger)
+    if newest is None and gone:
+        return verify(directory)
     if newest is None:
         return Report((*lines, f"{directory}: no checkpoint that verifies"), False)
     ledger_lines, exact = _ledger(*newest)
@@ -68,8 +75,8 @@ def _label(manifest: Manifest) -> str:
     return f"{where}, {manifest.run['world_size']} ranks" + (f", label {manifest.label!r}" if manifest.label else "")
 
 
-def _ledger(path: Path, manifest: Manifest) -> tuple[list[str], bool]:
-    ledger = Ledger.from_bytes((path / "ledger.json").read_bytes())
+def _ledger(path: Path, manifest: Manifest, kept: bytes) -> tuple[list[str], bool]:
+    ledger = Ledger.from_bytes(kept)
     if ledger.head() != manifest.ledger:
         return [
             f"{path.name}: the ledger's chain ends in {ledger.head()} and the manifest says {manifest.ledger}"

@@ -10,6 +10,7 @@ import random
 import threading
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from elastic_agent.worker.checkpoints import files
+from elastic_agent.worker.checkpoints import folder as folder_module
 from elastic_agent.worker.checkpoints import staging as staging_module
 from elastic_agent.worker.checkpoints.fence import Claim
 from elastic_agent.worker.checkpoints.folder import Folder, Retention
@@ -25,6 +27,8 @@ from elastic_agent.worker.checkpoints.pieces import Divided
 from elastic_agent.worker.checkpoints.staging import Staging
 from elastic_agent.worker.checkpoints.writer import Order, Writer, write
 from elastic_agent.worker.errors import CheckpointDamaged, CheckpointNotWritten
+from elastic_agent.worker.ledger import Ledger
+from elastic_agent.worker.verify import verify
 
 
 def order(step: int, label: str = "") -> Order:
@@ -32,6 +36,14 @@ def order(step: int, label: str = "") -> Order:
         return Manifest(step, "token", 0, {"train": [0, step, 0]}, {"world_size": 1}, f"{step:064x}", contents, label)
 
     return Order(step, Divided({"w": torch.full((1000,), float(step))}), {"ledger.json": b"{}"}, manifest)
+
+
+def proved(step: int) -> Order:
+    """One with a ledger that its manifest has the head of."""
+    made = order(step)
+    with_head = made.manifest
+    made.manifest = lambda contents: replace(with_head(contents), ledger=Ledger().head())
+    return made
 
 
 def folder_in(path: Path) -> Folder:
@@ -200,6 +212,28 @@ def test_a_damaged_checkpoint_is_not_removed_by_retention(tmp_path: Path) -> Non
         save(folder, step)
         folder.retain(Retention(), "token")
     assert [kept.step for kept in folder.kept()] == [4, 3, 1]
+
+
+@pytest.mark.parametrize("removed", [(1,), (1, 2)])
+def test_verify_takes_what_retention_removes_meanwhile_for_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: tuple[int, ...]
+) -> None:
+    """The training goes on beside it; with all that it had listed gone it looks again."""
+    folder, check = folder_in(tmp_path), files.check_file
+    for step in (1, 2):
+        write(folder, Claim("token"), proved(step))
+
+    def checked(path: Path, content: files.Content) -> None:
+        if int(path.parent.name.removeprefix("step-")) in removed:
+            if not (folder.path / "step-000003").exists():
+                write(folder, Claim("token"), proved(3))
+            folder.retain(Retention(newest=3 - len(removed)), "token")
+        check(path, content)
+
+    monkeypatch.setattr(folder_module, "check_file", checked)
+    report = verify(folder.path)
+    assert report.proved, report.lines
+    assert not [line for line in report.lines if "DAMAGED" in line]
 
 
 def test_a_staged_copy_does_not_change_when_training_goes_on() -> None:
