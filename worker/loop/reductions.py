@@ -64,8 +64,10 @@ class Reductions:
         return metric
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank holds now."""
-        means = {name: [mean.total, mean.count] for name, mean in self._means.items()}
+        """What this rank holds now. A mean is there whether the script has asked for it or not, and one of nothing is
+        none: to ask for it changes nothing."""
+        means = {**(self._kept_means if self._world.rank == 0 else {})}
+        means |= {name: [mean.total, mean.count] for name, mean in self._means.items() if mean.count}
         return {"means": means, "metrics": {name: _states(metric) for name, metric in self._metrics.items()}}
 
     def means(self) -> dict[str, list[float]]:

@@ -203,6 +203,31 @@ def test_what_a_script_changes_at_the_top_of_an_epoch_is_said(tmp_path: Path, ca
     assert life(1, twice=False) == []
 
 
+def test_to_ask_for_a_mean_is_no_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Asked for within the epoch, before the loop that a start goes on within: the start said that this training was
+    not the one without a restart."""
+    caplog.set_level("INFO")
+
+    def life(stop: int) -> None:
+        run = Run(tmp_path / "c", every=Every(seconds=None))
+        loader = run.loader(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2), name="train")
+        held_out = run.loader(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2), name="held out")
+        for _ in run.epochs(2):
+            for _ in loader:
+                run.step()
+            loss = run.mean("loss")
+            with torch.no_grad():
+                for number, (batch,) in enumerate(held_out):
+                    loss.update(batch.mean(), len(batch))
+                    if run.steps == stop and number == 1:
+                        run.stop()
+
+    life(8)
+    life(-1)
+    assert "resumed at step 8, epoch 1, held out at 4, with 1 ranks (1 before), level batches" in caplog.messages
+    assert not [text for text in caplog.messages if text.startswith("the script")]
+
+
 def test_a_model_of_lazy_layers_gets_its_shapes_in_the_loop(tmp_path: Path) -> None:
     net = torch.nn.LazyLinear(1)
     run = Run(tmp_path / "c", net=net, every=Every(seconds=None))
