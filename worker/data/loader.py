@@ -89,7 +89,7 @@ class Loader:
         check_samples(self.dataset, self._random, self._streams)
         if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
             self._of_batches = True
-            return Listed(loader.batch_sampler)
+            return Listed(loader.batch_sampler, len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0)
         # A BatchSampler that the user made holds the sampler that counts; the DataLoader's own is a stand-in then.
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
         self._length = len(loader.dataset)  # type: ignore[arg-type]

@@ -32,6 +32,11 @@ from .randomness import generators_in, key_everything, key_generator
 Indices = Callable[[int, int], list[Any]]
 """The indices at positions [first, last) of an epoch."""
 
+ENDLESS, PASSES = 1 << 24, 16
+"""Indices, and passes over the dataset: an epoch of a sampler of the user's that has more of both has no end."""
+
+_AT_ONCE = 4096
+
 
 class Ordering:
     """Positions to indices. `listed`: whether the training process must call `list_epoch` before `indices`."""
@@ -159,8 +164,9 @@ class Listed(Ordering):
 
     listed = True
 
-    def __init__(self, sampler: Any) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: Any, n: int = 0) -> None:
+        """n: samples of the dataset."""
+        self.sampler, self._most = sampler, max(ENDLESS, PASSES * n)
         self._epoch: int | None = None
         self._list: list[Any] = []
         self._tried = False
@@ -189,7 +195,17 @@ class Listed(Ordering):
         key_everything(key)
         for number, generator in enumerate(generators_in(self.sampler)):
             key_generator(generator, mix(key, number))
-        return list(self.sampler)
+        listed, count, items = list[Any](), 0, iter(self.sampler)
+        while part := list(itertools.islice(items, _AT_ONCE)):
+            listed += part
+            count += sum(map(len, part)) if isinstance(part[0], (list, tuple)) else len(part)
+            if count > self._most:
+                raise NotResumable(
+                    f"{type(self.sampler).__name__} gives more than {self._most} indices and seems to have no end, and "
+                    "an epoch's order is read whole: let its iterator end behind one pass over the dataset, and loop "
+                    "over run.batches(loader, steps=...), which begins the next epoch by itself"
+                )
+        return listed
 
 
 def ordering_of(sampler: Any, n: int) -> Ordering:
@@ -210,7 +226,7 @@ def ordering_of(sampler: Any, n: int) -> Ordering:
         weights = torch.as_tensor(sampler.weights).tolist()
         return (Weighted if sampler.replacement else WeightedOnce)(weights, sampler.num_samples)
     if isinstance(sampler, (Sampler, Sequence)) or hasattr(sampler, "__iter__"):
-        return Listed(sampler)
+        return Listed(sampler, n)
     raise NotResumable(f"a sampler of type {kind.__name__} cannot be iterated; give the DataLoader another")
 
 

@@ -20,6 +20,7 @@ from torch.utils.data import (
 )
 
 from elastic_agent.worker import Every, Run
+from elastic_agent.worker.data import orderings
 from elastic_agent.worker.errors import NotResumable
 from support.rigs.data_kinds import NEVER, Stateful
 
@@ -108,6 +109,30 @@ def test_what_cannot_be_exact_is_refused_with_what_to_add(case: str, tmp_path: P
     run = Run(tmp_path / "c", every=NEVER)
     with pytest.raises(NotResumable, match=sentence):
         run.loader(make(), **options)
+
+
+class Endless(Sampler[Any]):
+    """As for loops that count steps."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield self.index
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_sampler_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: bool) -> None:
+    """It was read until the memory was full."""
+    monkeypatch.setattr(orderings, "ENDLESS", 10_000)
+    run, data = Run(tmp_path / "c", every=NEVER), TensorDataset(torch.arange(800))
+    given: dict[str, Any] = {"batch_sampler": Endless([0, 1])} if batches else {"sampler": Endless(0)}
+    loader = run.loader(DataLoader(data, **given))
+    with pytest.raises(
+        NotResumable, match=r"Endless gives more than 12800 indices.*loop over run\.batches\(loader, st"
+    ):
+        next(iter(loader))
 
 
 def test_streams_of_a_dataset_that_does_not_divide_itself_are_refused(tmp_path: Path) -> None:
