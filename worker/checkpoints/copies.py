@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ..errors import CheckpointDamaged, Misused, WorkerLibraryError, WrongState
 from .files import CheckedWriter, Content, Reader, compare, read_file, sums_of, sync_directory
-from .folder import Folder, Retention, newest_first, next_name
+from .folder import Folder, Retention, in_the_way, newest_first, next_name
 from .lineage import ends, left_behind, starts_of
 from .manifest import NAME, Manifest
 
@@ -48,7 +48,10 @@ class Directory:
         self._path = path
 
     def folders(self) -> list[str]:
-        self._path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise Misused(f"Run(copy_to={str(self._path)!r}) names no directory: {in_the_way(self._path)}") from None
         return [entry.name for entry in os.scandir(self._path)]
 
     def send(self, path: Path, folder: str) -> None:
@@ -84,7 +87,10 @@ class Remote:
             import fsspec
         except ImportError:
             raise Misused(f"Run(copy_to={url!r}) needs fsspec: pip install fsspec, or give a directory") from None
-        self._files, self._root = fsspec.core.url_to_fs(url)
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise Misused(f"Run(copy_to={url!r}): {error}; do so, or give a directory or another URL") from None
 
     def folders(self) -> list[str]:
         if not self._files.exists(self._root):
@@ -119,8 +125,10 @@ class Remote:
 
 
 def storage_at(where: str | os.PathLike[str]) -> Storage:
-    """A directory, or a URL such as s3://bucket/run. Raises Misused where fsspec is needed and missing."""
+    """A directory, or a URL such as s3://bucket/run. Raises Misused where there can be none, or fsspec is missing."""
     place = os.fspath(where)
+    if not place:
+        raise Misused("Run(copy_to='') names no directory: give one, or a URL, or leave copy_to out")
     return Remote(place) if "://" in place else Directory(Path(place).absolute())
 
 

@@ -82,7 +82,7 @@ class Folder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise Misused(f"{path} cannot be the directory of checkpoints: {_in_the_way(path)}") from None
+            raise Misused(f"{path} cannot be the directory of checkpoints: {in_the_way(path)}") from None
 
     def kept(self) -> list[Kept]:
         """All that have a checkpoint's name, the newest first. Names count, never the times of files."""
@@ -239,7 +239,7 @@ class Folder:
         sync_directory(self.path)
 
 
-def _in_the_way(path: Path) -> str:
+def in_the_way(path: Path) -> str:
     """What is no directory in this path, and what to do about it."""
     wrong = next(
         (part for part in (*reversed(path.parents), path) if os.path.lexists(part) and not part.is_dir()), path

@@ -71,6 +71,26 @@ def test_copies_go_to_any_url_of_fsspec_and_come_back(tmp_path: Path, memory: st
     assert again.steps == 1
 
 
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("nosuch://bucket/run", r"copy_to='nosuch://bucket/run'\): Protocol not known: nosuch; .*another URL"),
+        ("", r"copy_to=''\) names no directory: give one, or a URL, or leave copy_to out"),
+        ("a file", r"a file'\) names no directory: .*a file is a file; remove it, or give"),
+        ("a file/run", r"a file/run'\) names no directory: .*a file is a file; remove it, or give"),
+    ],
+)
+def test_slower_storage_that_cannot_be_is_refused_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, said: str
+) -> None:
+    if "://" in where:
+        pytest.importorskip("fsspec")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a file").write_text("")
+    with pytest.raises(Misused, match=said):
+        run_in(tmp_path / "near", where)
+
+
 def test_the_manifest_of_a_copy_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     real = copies.Directory.send
