@@ -107,8 +107,7 @@ class Run(Body):
         self._watched = self._marks.shows or account.current is not None
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
-        self._forgotten = Forgotten(self.account, self.log)
-        self._world.waited = lambda: self._forgotten.waited(self.rank, self.world_size, self.steps)
+        self._forgotten = Forgotten(self.account, self.log, self._world)
         # What a script draws before its loops over loaders, as `random_split` does, is the same in each start and on
         # all ranks; steps alone have one place.
         self._key_main(0, 0) if self.account.kept or not self.steps else self._key_main()
@@ -146,6 +145,7 @@ class Run(Body):
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
             self.account.restore(name, self.account.kept[name], not made.is_stream)
+            self._forgotten.goes_on(name)
         return made
 
     def epochs(self, count: int) -> Iterator[int]:

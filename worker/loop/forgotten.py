@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from ..data.cursors import Account
-from ..world import PATIENCE_S
+from ..world import PATIENCE_S, World
 
 
 class Forgotten:
     """Looks at where steps are done. Each thing is said once."""
 
-    def __init__(self, account: Account, log: Any) -> None:
-        self._account, self._log = account, log
+    def __init__(self, account: Account, log: Any, world: World) -> None:
+        self._account, self._log, self._world = account, log, world
+        world.waited = self.waited
         self._said = self._said_waiting = False
 
     def stepped(self) -> None:
@@ -33,15 +34,27 @@ class Forgotten:
                 "taken; call run.step() after each optimizer.step()"
             )
 
-    def waited(self, rank: int, size: int, steps: int) -> None:
+    def goes_on(self, loader: str) -> None:
+        """A loader of a checkpoint is made."""
+        account = self._account
+        over = account.kept[loader][2]
+        # Of a loop over epochs or batches the passes before this one are known, and not given again.
+        if over > 1 and account.rehearsed is None:
+            self._log.info(
+                "%d loops over loader %r were over before this start, and give nothing now; a loop that counts steps "
+                "and makes a new iterator where one ends, finds %d empty ones: write run.batches(loader, steps=...)",
+                *(over, loader, over),
+            )
+
+    def waited(self) -> None:
         """This rank waits for others between two batches. Said by the ranks that scripts let work alone: where all wait
         for one, a line of each would be too many."""
-        if not self._said_waiting and rank in (0, size - 1):
+        rank = self._world.rank
+        if not self._said_waiting and rank in (0, self._world.size - 1):
             self._said_waiting = True
             self._log.warning(
-                "rank %d has waited for others for %.0f s at step %d, and waits on: all ranks loop over each loader of "
-                "run.loader(), equally often; give it no DataLoader that one rank reads alone",
+                "rank %d has waited for others for %.0f s between two batches, and waits on: all ranks loop over each "
+                "loader of run.loader(), equally often; give it no DataLoader that one rank reads alone",
                 rank,
                 PATIENCE_S,
-                steps,
             )

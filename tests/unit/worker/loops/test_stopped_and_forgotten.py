@@ -122,3 +122,27 @@ def test_a_label_that_is_asked_for_behind_the_last_checkpoint_is_kept(tmp_path: 
     play(act, ranks, tmp_path)
     labels = [Manifest.read(kept.path).label for kept in Folder(tmp_path / "c", lambda text: None).kept()]
     assert labels == ["final", ""]
+
+
+@pytest.mark.parametrize("steps", [9, 11, 25])
+def test_a_loop_that_makes_iterators_itself_is_told_how_many_are_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, steps: int
+) -> None:
+    """It is taken for a loop over epochs; where one of two is empty it ends in a bare StopIteration."""
+    caplog.set_level("INFO")
+    for _ in range(2):
+        run = Run(tmp_path / "c", every=NEVER)
+        loader = loader_of(run)
+        batches = iter(loader)
+        while run.steps < steps:
+            try:
+                next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                next(batches)
+            run.step()
+        run.close()
+    said = [
+        text for text in caplog.messages if "makes a new iterator where one ends, finds 2 empty ones: write" in text
+    ]
+    assert len(said) == (steps == 25)
