@@ -42,7 +42,7 @@ class Context(Protocol):
 
 def iteration(context: Context, going: Pass, batches: Iterator[Any]) -> Iterator[Any]:
     """One `for`: begins when it is made and not at its first batch, so that the order in which loops begin is known."""
-    if going.outermost and not going.skipped and context.between is not None:
+    if going.outermost and context.between is not None:
         context.between.loop_begins()
     begun = _until_left(context, going, batches)
     next(begun)  # else a `for` that is left before its first batch would not end the pass

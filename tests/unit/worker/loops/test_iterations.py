@@ -228,6 +228,38 @@ def test_to_ask_for_a_mean_is_no_change(tmp_path: Path, caplog: pytest.LogCaptur
     assert not [text for text in caplog.messages if text.startswith("the script")]
 
 
+def test_what_follows_a_training_loop_that_was_over_is_no_second_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint is of the end of the training loop; the mean of it is read and reset by the start, for the first
+    time, and the start said that this was done once more."""
+    caplog.set_level("INFO")
+    whole: list[float] = []
+
+    def life(kill: bool) -> None:
+        run = Run(tmp_path / "c", every=Every(steps=1, seconds=None))
+        loader = run.loader(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2), name="train")
+        held_out = run.loader(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2), name="held out")
+        for epoch in run.epochs(2):
+            loss = run.mean("loss")
+            for (batch,) in loader:
+                loss.update(batch.mean(), len(batch))
+                run.step()
+            if kill and epoch == 1:
+                run._persistence.wait()
+                return
+            whole.append(loss.compute())
+            loss.reset()
+            with torch.no_grad():
+                list(held_out)
+
+    life(kill=True)
+    life(kill=False)
+    assert "resumed at step 8, epoch 1, with 1 ranks (1 before), level batches" in caplog.messages
+    assert whole == [3.5, 3.5]
+    assert not [text for text in caplog.messages if "once more" in text]
+
+
 def test_a_model_of_lazy_layers_gets_its_shapes_in_the_loop(tmp_path: Path) -> None:
     net = torch.nn.LazyLinear(1)
     run = Run(tmp_path / "c", net=net, every=Every(seconds=None))
