@@ -60,7 +60,7 @@ class Reductions:
             raise Misused(f"two metrics are named {name!r}: names tell their states apart")
         self._metrics[name] = metric
         if name in self._kept_metrics:
-            _restore(name, metric, self._kept_metrics.pop(name), self._world)
+            restore_states(name, metric, self._kept_metrics.pop(name), self._world)
         return metric
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,11 +87,15 @@ class Reductions:
                 "names: call it on every rank, before the loop"
             )
         for name in names:
-            data = io.BytesIO()
-            torch.save(_states(self._metrics[name]), data)
-            parts = self._world.gather_bytes(data.getvalue())
-            kept[name] = [torch.load(io.BytesIO(part), weights_only=True) for part in parts]
+            kept[name] = gather_states(self._metrics[name], self._world)
         return kept
+
+
+def gather_states(metric: Any, world: World) -> list[Any]:
+    """Collective: what a checkpoint keeps of a metric, or of all in a module, by rank."""
+    data = io.BytesIO()
+    torch.save(_states(metric), data)
+    return [torch.load(io.BytesIO(part), weights_only=True) for part in world.gather_bytes(data.getvalue())]
 
 
 def _parts(metric: Any) -> Iterator[tuple[str, Any]]:
@@ -103,9 +107,11 @@ def _parts(metric: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _states(metric: Any) -> dict[str, dict[str, Any]]:
-    if callable(getattr(metric, "values", None)) and hasattr(metric, "compute_groups"):
-        # A collection updates one metric of each group; looking at all of them gives the others its states.
-        list(metric.values(copy_state=False))
+    inner: list[Any] = list(metric.modules()) if isinstance(metric, torch.nn.Module) else [metric]
+    for each in inner:
+        if callable(getattr(each, "values", None)) and hasattr(each, "compute_groups"):
+            # A collection updates one metric of each group; looking at all of them gives the others its states.
+            list(each.values(copy_state=False))
     return {
         path: {
             **{state: _detached(getattr(part, state)) for state in (*part._defaults, *_bounds(part))},
@@ -128,10 +134,14 @@ def _detached(state: Any) -> Any:
     return state.detach().cpu() if isinstance(state, torch.Tensor) else state
 
 
-def _restore(name: str, metric: Any, kept: list[Any], world: World) -> None:
+def restore_states(name: str, metric: Any, kept: list[Any], world: World, known_only: bool = False) -> None:
+    """Puts back this rank's part of what `gather_states` gave. known_only: a metric whose states the checkpoint does
+    not have begins anew. Raises NotResumable."""
     for path, part in _parts(metric):
         ranks, bounds = [states.get(path) for states in kept], _bounds(part)
         if any(states is None or set(states) - {_COUNT, *bounds} != set(part._defaults) for states in ranks):
+            if known_only:
+                continue
             raise NotResumable(
                 f"metric {name!r}: the checkpoint holds other states than {type(part).__name__} has; give it the "
                 "metric it had, or another name to begin anew"
@@ -150,18 +160,25 @@ def _share(name: str, part: Any, state: str, values: list[Any], world: World) ->
     """What this rank gets of the states that the ranks of the checkpoint had."""
     if len(values) == world.size:
         return values[world.rank]
+    default = part._defaults.get(state)
     how = _bounds(part).get(state) or getattr(part._reductions[state], "__name__", None)
     if how == "dim_zero_sum":
         total = torch.stack(values).sum(0)
         return total if world.rank == 0 else torch.zeros_like(total)
     if how in _AGAIN:
         return _AGAIN[how](torch.stack(values))
-    if how == "dim_zero_cat":
+    if how == "dim_zero_cat" or (how is None and isinstance(default, list)):
         pieces = [piece for value in values for piece in (value if isinstance(value, list) else [value])]
         first, last = (len(pieces) * rank // world.size for rank in (world.rank, world.rank + 1))
-        if isinstance(part._defaults[state], list):
-            return pieces[first:last]
+        if isinstance(default, list):
+            # Ranks wait for each other once for a state that is put together, else for each piece: pieces of nothing
+            # make them as many.
+            most = min(len(pieces), 1) if how else -(-len(pieces) // world.size)
+            nothing = [torch.atleast_1d(piece)[:0] for piece in pieces[:1]]
+            return pieces[first:last] + nothing * (most - (last - first))
         return torch.cat(pieces[first:last]) if first < last else part._defaults[state].clone()
+    if all(isinstance(default, torch.Tensor) and torch.equal(value, default.cpu()) for value in values):
+        return _fresh(default)  # of an evaluation that has not begun
     if len(values) < world.size:
         return values[world.rank] if world.rank < len(values) else _fresh(part._defaults[state])
     raise NotResumable(

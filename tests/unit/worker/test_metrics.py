@@ -182,6 +182,50 @@ def test_a_state_without_a_reduction_cannot_go_on_on_fewer_ranks() -> None:
         fewer.metric("mixed", Mixed())
 
 
+class Listed(torchmetrics.Metric):  # type: ignore[misc,name-defined]
+    """Lists what it has seen, put together or not, beside a number that names no reduction."""
+
+    full_state_update = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("together", [], dist_reduce_fx="cat")
+        self.add_state("apart", [], dist_reduce_fx=None)
+        self.add_state("mine", torch.tensor(0.0), dist_reduce_fx=None)
+
+    def update(self, values: list[float]) -> None:
+        self.together.append(torch.tensor(values))
+        self.apart.append(torch.tensor(values))
+
+    def compute(self) -> torch.Tensor:
+        return torch.cat(self.together)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_lists_go_on_on_any_number_of_ranks_which_wait_for_each_other_equally_often(ranks: int) -> None:
+    """A rank waits for the others once for a list that is put together, else once for each piece of it."""
+    metrics = [Listed(), Listed(), Listed()]
+    for number, metric in enumerate(metrics[:2]):
+        metric.update([number + 0.0, number + 0.5])
+    made = []
+    for rank in range(ranks):
+        reductions = Reductions(Ranks(rank, ranks))  # type: ignore[arg-type]
+        reductions.load({}, {"listed": [{"": {**vars_of(metric), "_update_count": 1}} for metric in metrics]})
+        made.append(reductions.metric("listed", Listed()))
+    for state in ("together", "apart"):
+        assert torch.cat([piece for metric in made for piece in getattr(metric, state)]).tolist() == [
+            0.0,
+            0.5,
+            1.0,
+            1.5,
+        ]
+    assert len({bool(metric.together) for metric in made}) == len({len(metric.apart) for metric in made}) == 1
+
+
+def vars_of(metric: Any) -> dict[str, Any]:
+    return {state: getattr(metric, state) for state in metric._defaults}
+
+
 def test_what_is_no_metric_is_refused_with_what_to_do(tmp_path: Path) -> None:
     run = Run(tmp_path / "c", every=Every(seconds=None))
     with pytest.raises(Misused, match=r"Linear keeps no states as torchmetrics.Metric does; give what has state_dict"):
