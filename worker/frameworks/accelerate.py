@@ -20,6 +20,9 @@ from ..errors import Misused
 from ..schedule import Every
 from .script_loops import Placed, Prepared, Unwrapped, call_after, itself
 
+_KINDS = ("model", "optimizer", "scheduler", "data_loader")
+"""Of what the methods `prepare_...` are given; it is also the name of their first argument."""
+
 
 def exact(
     accelerator: Any,
@@ -29,8 +32,8 @@ def exact(
     every: Every | None = None,
     **states: Any,
 ) -> Any:
-    """The accelerator, whose `prepare`, `backward` and `end_training` now keep the place of the run, and whose
-    `gather_for_metrics` gives each sample once, though the ranks' parts of a last batch may differ.
+    """The accelerator, whose `prepare`, `prepare_model` and its like, `backward` and `end_training` now keep the place
+    of the run. Its `gather_for_metrics` gives each sample once, though the ranks' parts of a last batch may differ.
 
     directory: of the checkpoints (default: that of --exact-resume). every: when to save (default: what the switch's
     variable says). states: what is not given to `prepare`, as for `Run`. The prepared things are kept under
@@ -40,16 +43,8 @@ def exact(
     """
     prepared = accelerator.exact = Prepared(directory, seed, every, states)
     accelerator.gather_for_metrics = functools.partial(_gather, accelerator, accelerator.gather_for_metrics)
-    theirs, backward, end_training = accelerator.prepare, accelerator.backward, accelerator.end_training
-
-    def prepare(*things: Any, **options: Any) -> Any:
-        others = [thing for thing in things if not isinstance(thing, DataLoader)]
-        made = iter(_tuple(theirs(*others, **options)) if others else ())
-        found = [_placed(accelerator, thing) if isinstance(thing, DataLoader) else next(made) for thing in things]
-        for given, thing in zip(things, found, strict=True):
-            _keep(accelerator, given, thing)
-        prepared.ready()
-        return found[0] if len(found) == 1 else tuple(found)
+    backward, end_training = accelerator.backward, accelerator.end_training
+    _take_what_is_prepared(accelerator)
 
     def register(*things: Any) -> None:
         for thing in things:
@@ -65,8 +60,55 @@ def exact(
 
     registered, accelerator.register_for_checkpointing = accelerator.register_for_checkpointing, register
     accelerator.skip_first_batches = functools.partial(_skip_first_batches, accelerator.skip_first_batches)
-    accelerator.prepare, accelerator.backward, accelerator.end_training = prepare, weighted, end
+    accelerator.backward, accelerator.end_training = weighted, end
     return accelerator
+
+
+def _take_what_is_prepared(accelerator: Any) -> None:
+    """What `prepare` is given, which calls the methods for each kind of thing, and what these are given by a script."""
+    inside = False
+    taken: list[Any] = []
+
+    def theirs_alone(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        nonlocal inside
+        before, inside = inside, True
+        try:
+            return method(*args, **options)
+        finally:
+            inside = before
+
+    def take(given: Any, thing: Any) -> None:
+        if not any(each is thing or each is given for each in taken):  # some scripts prepare one twice
+            taken.append(thing)
+            _keep(accelerator, given, thing)
+
+    def taking_all(*things: Any, **options: Any) -> Any:
+        others = [thing for thing in things if not isinstance(thing, DataLoader)]
+        made = iter(_tuple(theirs_alone(prepare, *others, **options)) if others else ())
+        found = [_placed(accelerator, thing) if isinstance(thing, DataLoader) else next(made) for thing in things]
+        for given, thing in zip(things, found, strict=True):
+            take(given, thing)
+        accelerator.exact.ready()
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def taking(method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        def preparing(*args: Any, **options: Any) -> Any:
+            if inside:
+                return method(*args, **options)
+            given = args[0] if args else options[kind]
+            if isinstance(given, DataLoader):
+                return taking_all(given)
+            thing = theirs_alone(method, *args, **options)
+            if not options.get("evaluation_mode"):  # of a model that nobody trains
+                take(given, thing)
+                accelerator.exact.ready()
+            return thing
+
+        return preparing
+
+    prepare, accelerator.prepare = accelerator.prepare, taking_all
+    for kind in _KINDS:
+        setattr(accelerator, f"prepare_{kind}", taking(getattr(accelerator, f"prepare_{kind}"), kind))
 
 
 def _placed(accelerator: Any, loader: DataLoader[Any]) -> Placed:

@@ -61,6 +61,17 @@ def test_accelerate_keeps_two_models_with_a_loader_each_and_what_is_registered(p
     assert "begins after its last batch by itself" in killed.reported()["refused", 0][0]
 
 
+def test_accelerate_keeps_what_is_prepared_by_the_method_for_its_kind(python: str, tmp_path: Path) -> None:
+    """`prepare_model` and its like, of which nothing was kept."""
+    whole = job(tmp_path, "whole", "accelerate_apart").life()
+    killed = job(tmp_path, "killed", "accelerate_apart").life(KILL="0:5").life(KILL="1:9").life()
+    play(python, SCRIPT, [whole, killed], ACCELERATE)
+    assert differences(whole, killed) == []
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
+    assert killed.reported()["rate", 0] == whole.reported()["rate", 0]
+    assert whole.reported()["rate", 0][1] == 48
+
+
 def test_accelerates_prepared_loader_says_what_scripts_ask_it(python: str, tmp_path: Path) -> None:
     whole = job(tmp_path, "whole", "accelerate_attributes").life()
     killed = job(tmp_path, "killed", "accelerate_attributes").life(KILL="0:5").life(KILL="1:9").life()

@@ -141,6 +141,31 @@ def accelerate_two() -> None:
     end(torch.nn.ModuleList([accelerator.unwrap_model(net), accelerator.unwrap_model(second), average]))
 
 
+def accelerate_apart() -> None:
+    """Each thing is prepared by the method for its kind, and the optimizer a second time."""
+    from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.frameworks.accelerate import exact
+
+    accelerator = exact(Accelerator(cpu=True), CHECKPOINTS)
+    net, optimizer = parts()
+    loader = accelerator.prepare_data_loader(data_loader=loader_of(64))
+    net = accelerator.prepare_model(net)
+    optimizer = accelerator.prepare(accelerator.prepare_optimizer(optimizer))
+    schedule = accelerator.prepare_scheduler(torch.optim.lr_scheduler.ExponentialLR(optimizer.optimizer, 0.97))
+    for epoch in accelerator.exact.epochs(EPOCHS):
+        for number, batch in enumerate(loader, loader.exact.position // loader.exact.global_batch):
+            used(epoch, number, batch)
+            optimizer.zero_grad()
+            accelerator.backward(loss_of(net, batch))
+            optimizer.step()
+            schedule.step()
+            may_die(epoch, number)
+    tell("rate", 0, schedule.get_last_lr(), accelerator.exact.run.steps, [])
+    accelerator.end_training()
+    end(accelerator.unwrap_model(net))
+
+
 def accelerate_attributes() -> None:
     """What scripts ask prepared loaders, also in their loops, and the epochs that they say."""
     from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
