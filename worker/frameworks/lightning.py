@@ -54,8 +54,12 @@ class Hooks:
         self._at: dict[str, Any] | None = None
         """In a validation: the loader and batch that are about to be used; None in training."""
         self._goes_on_train = self._goes_on_val = False
+        self._epoch_began = False
+        """Whether callbacks were told in this start that an epoch begins."""
         self._accumulates = 1
         """Batches of a step when the loops began."""
+        self._weighing: Any = None
+        """Of the backward pass that is going on: what weighs its loss."""
         self._checked = False
         """Whether a checkpoint is known to be readable."""
         self._swapped = False
@@ -75,6 +79,9 @@ class Hooks:
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
+            return
+        if loops.only_searches(trainer):
+            self._run = self._found = None  # all of this call is Lightning's own
             return
         if sum(isinstance(callback, Hooks) for callback in trainer.callbacks) > 1:
             raise Misused("the Trainer has two callbacks for exact resume: leave out exact(...) or --exact-resume")
@@ -122,7 +129,8 @@ class Hooks:
 
         def prepare(dataloader: Any, shuffle: bool, mode: Any) -> Any:
             kind = {"train": "train", "validate": "val"}.get(str(mode.value))
-            if trainer.state.fn != "fit" or kind is None or self._run is None:
+            ours = trainer.state.fn == "fit" and self._run is not None and not loops.is_trial(trainer, self)
+            if kind is None or self._run is None or not ours:
                 return theirs(dataloader, shuffle=shuffle, mode=mode)
             number = self._numbers[kind]
             self._numbers[kind] += 1
@@ -142,8 +150,9 @@ class Hooks:
 
         def ending() -> None:
             type(fit).on_run_end(fit)
-            self._over = True
-            self._started.finish()
+            if not loops.is_trial(trainer, self):
+                self._over = True
+                self._started.finish()
 
         connector._prepare_dataloader = prepare
         fit.on_run_end = ending  # behind all hooks of the end, which may leave other weights in the model
@@ -188,18 +197,25 @@ class Hooks:
         for name, into in (("train", loop._results), ("val", loop.val_loop._results)):
             kept = results.merged([each[name] for each in ranks], run.rank, run.world_size)
             results.restore(into, kept, trainer)
-        results.restore_metrics(pl_module, found["metrics"], run.rank)
+        results.restore_metrics(pl_module, found["metrics"], run.world)
         states.restore_gradients(pl_module, found["gradients"])
-        trainer.should_stop = found["should_stop"]
-        self._at = found["at"]
-        put_back = functools.partial(states.restore_settings, trainer, found.get("settings"))
-        loops.enter(trainer, self._at is not None, put_back)
+        self._at, self._epoch_began = found["at"], False
+
+        def put_back() -> None:
+            if not self._epoch_began:
+                states.go_on_averaging(trainer)
+            states.restore_settings(trainer, found.get("settings"))
+
+        loops.enter(trainer, self._at is not None, put_back, found["should_stop"])
         self._goes_on_train = loop.batch_progress.current.completed > 0
         self._goes_on_val = self._at is not None
         self._found = None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._found is not None and self._found["over"]:
+        if self._found is None:
+            return
+        loops.leave_out_searches(trainer)
+        if self._found["over"]:
             # fit() had come to its end: it returns at once, unless the script asks for more epochs now.
             trainer.should_stop = self._found["should_stop"]
 
@@ -225,6 +241,9 @@ class Hooks:
 
     # -- training ------------------------------------------------------------------------------------------------------
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._epoch_began = True
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         run = self._started
         if self._goes_on_train:
@@ -237,8 +256,15 @@ class Hooks:
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         loader = self._run.loaders.get("train0") if self._run is not None else None
         if loader is not None and loader.weight != 1.0:
-            # Ranks have parts that differ by a sample: the mean over the ranks is to be that over the samples.
-            loss.mul_(loader.weight)
+            # Ranks have parts that differ by a sample: the mean over the ranks is to be that over the samples. The loss
+            # itself stays: with manual optimization it is the script's, and its backward pass may need its value.
+            weight = loader.weight
+            self._weighing = loss.register_hook(lambda gradient: gradient * weight) if loss.requires_grad else None
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        if self._weighing is not None:
+            self._weighing.remove()  # a script may go backward from the same loss again
+            self._weighing = None
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         run = self._started
@@ -318,7 +344,7 @@ class Hooks:
         for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
             mine[name] = results.capture_values(getattr(logged, name))
         ranks = run.world.gather(mine)
-        metrics = results.capture_metrics(trainer.lightning_module, run.world_size)
+        metrics = results.capture_metrics(trainer.lightning_module, run.world)
         checkpoint = states.dumped(trainer)
         self._checked = self._checked or states.check_readable(checkpoint)
         if not self._over:

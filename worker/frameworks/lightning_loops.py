@@ -54,6 +54,35 @@ def can_enter_validation(trainer: Any) -> bool:
     return bool(loop.val_loop._is_sequential and lengths and not ends)
 
 
+_SEARCHES = {"LearningRateFinder", "BatchSizeFinder"}
+"""Lightning's callbacks that train for some batches as `fit` begins, and take that back."""
+
+
+def _searches(trainer: Any) -> list[Any]:
+    return [each for each in trainer.callbacks if _SEARCHES & {kind.__name__ for kind in type(each).__mro__}]
+
+
+def only_searches(trainer: Any) -> bool:
+    """Whether this `fit` is the Tuner's, which ends behind its search."""
+    return any(each._early_exit for each in _searches(trainer))
+
+
+def is_trial(trainer: Any, hooks: Any) -> bool:
+    """Whether the loop is one of a search, which is taken back: Lightning runs it without the Trainer's callbacks."""
+    return hooks not in trainer.callbacks
+
+
+def leave_out_searches(trainer: Any) -> None:
+    """In a start that goes on from a checkpoint, which has what a search has found: a search would set the loops to
+    the beginning, with the weights of the checkpoint."""
+    for each in _searches(trainer):
+
+        def skipping(*_: Any, callback: Any = each) -> None:
+            del callback.on_fit_start
+
+        each.on_fit_start = skipping
+
+
 def watch_weights(trainer: Any, tell: Callable[[bool], None]) -> None:
     """Tells at the start of each validation whether a callback or the module has put other weights into the model for
     it, as averages of weights do. Those of the training may be in no checkpoint then, and to enter this validation in
@@ -78,11 +107,13 @@ def _sums(trainer: Any) -> list[int]:
     return [int(each) for each in torch.stack(sums).tolist()] if sums else []
 
 
-def enter(trainer: Any, validating: bool, put_back: Callable[[], None]) -> None:
+def enter(trainer: Any, validating: bool, put_back: Callable[[], None], stops: bool) -> None:
     """Makes the loops begin where the counts are, when they begin. Called once Lightning has read the counts.
 
-    put_back: called behind all hooks of the start.
+    put_back: called behind all hooks of the start. stops: whether the training was told to stop; a validation that is
+    gone on with comes before, as Lightning validates what it stops at.
     """
+    trainer.should_stop = stops and not validating
     fit, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
 
     def reset() -> None:
@@ -100,6 +131,7 @@ def enter(trainer: Any, validating: bool, put_back: Callable[[], None]) -> None:
     def advance(data_fetcher: Any) -> None:
         del loop.advance
         loop._restarting = False
+        trainer.should_stop = trainer.should_stop or stops
 
     def should_check(data_fetcher: Any) -> bool:
         del loop._should_check_val_fx

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..loop.reductions import gather_states, restore_states
+
 _KEPT = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 _KEPT_MORE = ("dataloader_idx", "metric_attribute")
 Kept = dict[str, Any]
@@ -116,26 +118,24 @@ def restore_values(kept: dict[str, Any], device: Any) -> dict[str, torch.Tensor]
     return {name: _tensor(value).to(device) for name, value in kept.items()}
 
 
-def capture_metrics(module: Any, size: int) -> dict[str, Any]:
-    """The states of all metrics of a module, reduced over the ranks where there are several. Collective then."""
-    states = {}
-    for name, metric in _metrics(module):
-        if size > 1 and metric._update_count:
-            metric.sync(should_sync=True)
-        states[name] = {"states": _copied(metric.metric_state), "updates": metric._update_count}
-        if metric._is_synced:
-            metric.unsync()
-    return states
+def capture_metrics(module: Any, world: Any) -> list[Any]:
+    """The states of all metrics of a module, by rank. Collective."""
+    return gather_states(module, world)
 
 
-def restore_metrics(module: Any, kept: dict[str, Any], rank: int) -> None:
-    """The first rank goes on with all of it, the others with nothing: their number may have changed."""
+def restore_metrics(module: Any, kept: list[Any] | dict[str, Any], world: Any) -> None:
+    """Each rank goes on with its own states where as many ranks saved, else with its part of them; see
+    `restore_states`. kept: a dict: the checkpoint is of an older version, which kept them reduced. Raises
+    NotResumable."""
+    if isinstance(kept, list):
+        restore_states("of the module", module, kept, world, known_only=True)
+        return
     for name, metric in _metrics(module):
         if name not in kept:
             continue
         # On all ranks: one that counts no updates takes no part in reducing the metric.
         metric._update_count = kept[name]["updates"]
-        for state, value in kept[name]["states"].items() if rank == 0 else ():
+        for state, value in kept[name]["states"].items() if world.rank == 0 else ():
             now = [value] if isinstance(getattr(metric, state), list) and not isinstance(value, list) else value
             setattr(metric, state, _to(now, metric.device))
 
@@ -146,10 +146,6 @@ def _metrics(module: Any) -> list[tuple[str, Any]]:
     except ImportError:
         return []
     return [(name, inner) for name, inner in module.named_modules() if isinstance(inner, Metric)]
-
-
-def _copied(states: dict[str, Any]) -> dict[str, Any]:
-    return {name: _to(value, "cpu") for name, value in states.items()}
 
 
 def _to(value: Any, device: Any) -> Any:

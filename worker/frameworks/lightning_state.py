@@ -80,3 +80,24 @@ def restore_settings(trainer: Any, kept: dict[str, Any] | None) -> None:
         module.training = name not in evaluating
         if hasattr(module, "track_running_stats"):
             module.track_running_stats = name not in untracked
+
+
+def go_on_averaging(trainer: Any) -> None:
+    """Lets `StochasticWeightAveraging` take up, in the middle of an epoch, the schedule and the counts that it makes as
+    an epoch begins. Weights and rates stay those of the checkpoint: a schedule that is made sets the first rate."""
+    module = trainer.lightning_module
+    for each in trainer.callbacks:
+        if not any(kind.__name__ == "StochasticWeightAveraging" for kind in type(each).__mro__):
+            continue
+        weights = {name: value.clone() for name, value in module.state_dict().items() if torch.is_tensor(value)}
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        rates = [{name: _copied(value) for name, value in group.items() if name != "params"} for group in groups]
+        each.on_train_epoch_start(trainer, module)
+        module.load_state_dict(weights, strict=False)
+        for group, kept in zip(groups, rates, strict=True):
+            group.update(kept)
+
+
+def _copied(value: Any) -> Any:
+    """A rate may be a tensor, and schedules write into it."""
+    return value.clone() if isinstance(value, torch.Tensor) else value

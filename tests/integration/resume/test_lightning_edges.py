@@ -23,6 +23,12 @@ CASES: dict[str, list[tuple[list[str], str, int]]] = {
     "accumulated": [(["1:5", "validated 1:2", "2:4"], "1", 1)],
     "late": [(["0:0", "0:1", "1:4"], "1", 1)],
     "unfrozen": [(["0:4", "1:4", "validated 1:2", "2:3", "fitted"], "1", 1)],
+    "searched": [(["1:2", "validated 1:2"], "1", 1)],
+    "tuned": [(["tuned", "1:3"], "1", 1)],
+    "stopped": [(["validated 1:2"], "1", 1)],
+    "swa": [(["0:3", "1:2", "validated 3:2"], "1", 1)],
+    "roots": [(["1:4"], "1", 2)],
+    "listed": [(["1:4", "validated 1:2"], "1", 2)],
     "files": [(["1:3", "2:2"], "5", 1), (["1:3", "2:2"], "5", 2)],
 }
 """By mode: where each start but the last is killed, how often it saves, and its ranks."""
@@ -95,3 +101,32 @@ def test_what_is_frozen_or_in_another_mode_stays_so(pairs: dict[str, list[tuple[
 def test_lightnings_own_checkpoints_have_the_names_of_one_start(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
     """Killed behind a checkpoint that the next start writes again."""
     assert same(pairs["files"])["files", 0][0][:2] == ["best.ckpt", "last.ckpt"]
+
+
+def test_a_search_for_a_rate_is_not_done_again_in_the_middle(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    """It sets the loops to the beginning, and ended the run's account of a training that had not begun."""
+    same(pairs["searched"])
+
+
+def test_a_fit_of_the_tuner_is_no_training(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    """A start found it over, and began the training with what the search had trained."""
+    said = same(pairs["tuned"])
+    assert said["found", 0][0] != 0.02
+
+
+def test_the_validation_that_follows_a_stop_goes_on(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    same(pairs["stopped"])
+
+
+def test_an_average_by_epochs_keeps_its_schedule_and_its_last_epoch(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    same(pairs["swa"])
+
+
+def test_a_loss_that_is_optimized_by_hand_keeps_its_value(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    """Though the ranks' parts of a batch differ, so that it is weighed."""
+    same(pairs["roots"])
+
+
+def test_a_metric_that_is_a_list_goes_on_on_every_rank(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    """A start behind the last batch of an epoch that reduced it sent other sizes on each rank."""
+    same(pairs["listed"])

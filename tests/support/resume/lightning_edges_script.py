@@ -7,6 +7,7 @@ KILL="1:5" is a SIGKILL in the training batch 5 of epoch 1, KILL="fitted" one be
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import random
 import signal
@@ -90,7 +91,7 @@ class Model(pl.LightningModule):  # type: ignore[misc, unused-ignore]
         predicted: torch.Tensor = self.head(self.body(batch)).squeeze(1)
         return ((predicted - batch[:, 0] / 20) ** 2).mean()
 
-    def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
+    def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor | None:
         used(self.current_epoch, number, batch)
         may_die(f"{self.current_epoch}:{number}")
         loss = self.loss(batch)
@@ -109,7 +110,7 @@ class Model(pl.LightningModule):  # type: ignore[misc, unused-ignore]
             tell("validation", self.current_epoch, float(self.trainer.callback_metrics["validated"]), [], [])
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters(), lr=0.02)
+        return torch.optim.Adam(self.parameters(), lr=getattr(self, "lr", 0.02))
 
 
 def trainer_of(*callbacks: Any, **options: Any) -> Any:
@@ -207,6 +208,100 @@ def files() -> None:
     written = [path for folder in ("own", "numbered") for path in sorted((CHECKPOINTS / folder).iterdir())]
     steps = [torch.load(path, weights_only=True)["global_step"] for path in written]
     tell("files", 0, [path.name for path in written], steps, float(own.best_model_score))
+
+
+def searched() -> None:
+    """A callback searches a rate as `fit` begins, and takes back what it trained for that."""
+    from lightning.pytorch.callbacks import LearningRateFinder
+
+    model = Model()
+    model.lr = 0.02
+    trainer = trainer_of(LearningRateFinder(num_training_steps=5))
+    fit(trainer, model)
+    end(trainer, model)
+
+
+def tuned() -> None:
+    """The Tuner searches a rate before `fit`."""
+    from lightning.pytorch.tuner import Tuner  # type: ignore[import-not-found, unused-ignore]
+
+    trainer, model = trainer_of(), Model()
+    model.lr = 0.02
+    Tuner(trainer).lr_find(model, DataLoader(Numbers(80), 4, shuffle=True), num_training=16)
+    tell("found", 0, model.lr, [], [])
+    may_die("tuned")
+    fit(trainer, model)
+    end(trainer, model)
+
+
+def stopped() -> None:
+    """A callback ends the training within an epoch, as `Timer` does; Lightning validates what it has."""
+
+    class Stops(pl.Callback):  # type: ignore[misc, unused-ignore]
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.should_stop = trainer.should_stop or trainer.global_step == 9
+
+    trainer, model = trainer_of(Stops()), Model()
+    fit(trainer, model)
+    end(trainer, model)
+
+
+def swa() -> None:
+    """Another schedule and an average of weights by epochs, and a last epoch for the model's BatchNorm."""
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
+
+    trainer, model = trainer_of(StochasticWeightAveraging(0.05, swa_epoch_start=1, annealing_epochs=2)), Model()
+    fit(trainer, model)
+    end(trainer, model)
+    tell("rates", 0, [group["lr"] for group in trainer.optimizers[0].param_groups], [], [])
+
+
+class Roots(Model):
+    """Optimizes by hand a loss whose backward pass needs its value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.automatic_optimization = torch.nn.Sequential(torch.nn.Linear(2, 4)), False
+
+    def training_step(self, batch: torch.Tensor, number: int) -> None:
+        used(self.current_epoch, number, batch)
+        may_die(f"{self.current_epoch}:{number}")
+        loss, optimizer = torch.sqrt(self.loss(batch)), self.optimizers()
+        before = float(loss)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+        assert float(loss) == before
+
+
+def roots() -> None:
+    """The ranks' parts of the last batch differ."""
+    trainer, model = trainer_of(), Roots()
+    fit(trainer, model, DataLoader(Numbers(23), 4 // RANKS, shuffle=True))
+    end(trainer, model)
+
+
+class Listing(Roots):
+    """Keeps a metric that lists what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = importlib.import_module("torchmetrics").CatMetric()
+
+    def training_step(self, batch: torch.Tensor, number: int) -> None:
+        super().training_step(batch, number)
+        self.seen.update(batch[:, 0])
+
+    def on_train_epoch_end(self) -> None:
+        seen = self.seen.compute().tolist()
+        tell("listed", self.current_epoch, seen if RANKS > 1 else sorted(seen), [], [])
+        self.seen.reset()
+
+
+def listed() -> None:
+    trainer, model = trainer_of(), Listing()
+    fit(trainer, model)
+    end(trainer, model)
 
 
 def late() -> None:
