@@ -155,9 +155,10 @@ class Neighbours:
 
     def _survey(self) -> Iterator[int]:
         """Add to `_found`, the newest last; yields a pidfd of each process whose end may add more."""
-        for name in sorted(os.listdir(self._folder), key=self._written_at):
-            job, _, token = name.partition("-")
-            if job != self._job or token in self._found or token == self.presence:
+        of_job = (name for name in os.listdir(self._folder) if name.startswith(f"{self._job}-"))
+        for name in sorted(of_job, key=self._written_at):
+            token = name.partition("-")[2]
+            if token in self._found or token == self.presence:
                 continue
             fd = self._open(name)
             if fd >= 0:

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.worker import Every, Run, world
-from elastic_agent.worker import Every, Run
 from elastic_agent.worker.checkpoints.folder import Folder
 from elastic_agent.worker.checkpoints.manifest import Manifest
 from elastic_agent.worker.data.loader import Loader
@@ -106,6 +105,8 @@ def test_a_rank_that_evaluates_alone_says_for_whom_it_waits(tmp_path: Path, monk
     (said,) = (tmp_path / "said").read_text().splitlines()
     assert said.startswith("rank 0 has waited for others for ")
     assert said.endswith("give it no DataLoader that one rank reads alone")
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_label_that_is_asked_for_behind_the_last_checkpoint_is_kept(tmp_path: Path, ranks: int) -> None:
     """On any rank, where nothing was trained since: `run.save("final")` behind the loop, then `run.close()`."""
