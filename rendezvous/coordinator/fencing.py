@@ -71,9 +71,14 @@ def host(state: Rendezvous, rules: Rules) -> Witness | None:
 
 def hands_over_at(state: Rendezvous, rules: Rules) -> float | None:
     """When this node, which hosts the store and has ended, may leave it to the others; None: it serves on, as they need
-    the store no longer than they need to read that the job is over, or as too few of those stay that could elect."""
+    the store no longer than they need to read that the job is over, or as too few of those stay that could elect. While
+    a round begins its newcomers need it as well: one that has not read of it yet knows neither its place nor where to
+    find the next host. Voters of the round before are told behind what they read last."""
     own = state.nodes.get(rules.own)
     if not rules.succeeds or state.phase is CLOSED or own is None or own.record.state is not ENDED:
+        return None
+    told = state.placement.before
+    if state.phase is RUNNING and any(seen.record.node not in told for seen in state.starting()):
         return None
     electorate = Electorate(tuple(voter.node for voter in state.placement.voters), state.placement.before)
     asked = (*electorate.voters, *electorate.before)

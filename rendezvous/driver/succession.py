@@ -228,6 +228,8 @@ class Succession:
         """With the names that people know in place of the identities of nodes."""
         for node, name in self._names.items():
             text = text.replace(node, name)
+        for node, there in self._known.items():  # a host that never had a place is known by where it serves
+            text = text.replace(node, there.store or there.addr or node)
         return text
 
     # -- what follows -------------------------------------------------------------------------------------------------

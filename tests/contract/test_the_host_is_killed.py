@@ -155,6 +155,24 @@ def test_a_host_that_leaves_hands_the_store_over(followed: Cluster) -> None:
     assert max(worker.round for worker in followed.desk.workers) == again[0].round
 
 
+def test_a_host_that_leaves_before_the_first_round_serves_until_all_know_of_it(followed: Cluster) -> None:
+    """Else those that have not read of it know neither its voters nor where another host may be."""
+    a = followed.start("a", nnodes="3")
+    a.wait_text("1 of at least 3 nodes joined")
+    others = [followed.start("b", nnodes="3")]
+    others[0].wait_text("2 of at least 3 nodes joined")
+    a.terminate()
+    a.wait_text("serving the store until the other nodes have ended; another signal stops that")
+    others += [followed.start(name, nnodes="3") for name in "cd"]
+    world = followed.desk.wait_world(3)
+    assert a.wait() == 143
+    for node in others:
+        node.wait_text("the store answers again")
+    followed.assert_undisturbed(world)
+    followed.finish()
+    assert [node.wait() for node in others] == [0, 0, 0]
+
+
 def test_a_host_that_has_finished_is_killed(followed: Cluster) -> None:
     """Its workers are done and the others work on: no round begins anew, and the job succeeds."""
     world = three(followed)

@@ -208,6 +208,26 @@ def test_a_host_that_has_ended_hands_over_once_a_round_begins_without_it() -> No
     assert (made.state.phase, made.effects[-1]) == (RoundPhase.RUNNING, HandOver(announced(made).version))
 
 
+def test_a_host_that_has_ended_serves_until_newcomers_know_of_their_round() -> None:
+    """Before they read of the first round b, c and e have no connection to it, and would look for the store in vain;
+    so would d, which comes to the second."""
+    made = Coordinator(Store(), "a", 1, **{**RULES, "min_nodes": 3, "max_nodes": 3})
+    made.publish(node("a"), node("b")).publish(node("a", 2, NodeState.ENDED))
+    assert (made.state.phase, hands_over(made)) == (RoundPhase.GATHERING, False)
+    made.publish(node("c"), node("e"))
+    assert (made.state.phase, hands_over(made)) == (RoundPhase.RUNNING, False)
+    made.publish(*(node(name, 2, NodeState.WORKING, 1) for name in "bc"))
+    assert not hands_over(made)
+    made.publish(node("e", 2, NodeState.WORKING, 1))
+    assert hands_over(made)
+    made = running(node("a"), node("b"))
+    made.publish(node("a", 3, NodeState.LEAVING, 1), node("a", 4, NodeState.ENDED, 1), node("d"))
+    made.publish(node("b", 3, NodeState.WAITING, 1))
+    assert (made.state.phase, hands_over(made)) == (RoundPhase.RUNNING, False)
+    made.publish(node("d", 2, NodeState.WORKING, 2))
+    assert hands_over(made)
+
+
 def test_a_host_waits_for_the_next_round_for_a_moment_only() -> None:
     """Workers elsewhere may take long to stop, and this host may have little time."""
     made = running(node("a"), node("b"), node("c"))
