@@ -298,15 +298,13 @@ def open_listed(
             except StoreUnreachable as error:
                 reason = str(error)
             left_s = deadline - time.monotonic()
-            says = on_wait is not None and pause_s > RETRY_FIRST_S
-            reason = reason or (_no_job_yet(listed.endpoints[0]) if says or left_s <= 0 else "")
             if left_s <= 0:
                 raise StoreUnreachable(
-                    f"gave up on the store at {names} after {connect_timeout_s:g} s: {reason}; check that "
-                    "elastic-agent runs on these nodes"
+                    f"gave up on the store at {names} after {connect_timeout_s:g} s: {reason or _no_job_yet(listed)}; "
+                    "check that elastic-agent runs on these nodes"
                 )
-            if on_wait is not None and says:
-                on_wait(f"waiting for {names}: {reason}; giving up in {left_s:.0f} s")
+            if on_wait is not None and pause_s > RETRY_FIRST_S:
+                on_wait(f"waiting for {names}: {reason or _no_job_yet(listed)}; giving up in {left_s:.0f} s")
                 on_wait = None
             if cancelled.wait(min(pause_s, left_s)):
                 raise StoreUnreachable(f"this node was asked to stop while it waited for the store at {names}")
@@ -316,8 +314,9 @@ def open_listed(
         raise
 
 
-def _no_job_yet(first: Endpoint) -> str:
+def _no_job_yet(listed: Listed) -> str:
     """Who begins the job, and why that may never happen, for people."""
+    first = listed.endpoints[0]
     reason = f"no agent hosts the job yet; {first} begins it"
     try:
         resolve(first)
