@@ -143,9 +143,13 @@ def logs(service: Service, request: LogsRequest, who: str) -> LogFollower:
 
 
 def drain(service: Service, request: DrainRequest, who: str) -> Done:
-    """This node leaves the job in order, and ends with PREEMPTED."""
+    """This node leaves the job in order, and ends with PREEMPTED, or with 0 if its workers had finished."""
     agent = _going(service)
-    return leave(agent, _because("drained", request.reason, who))
+    finished = agent.known().node.finished
+    done = leave(agent, _because("drained", request.reason, who))
+    if not finished:
+        return done
+    return Done(f"{agent.name} was asked to leave the job; its workers have finished, so it ends with {exit_status.OK}")
 
 
 def leave(agent: Agent, reason: str) -> Done:

@@ -18,6 +18,7 @@ import pytest
 
 from elastic_agent import UsageError
 from elastic_agent.control.stream import VERSION
+from support.desk import worker_of
 from support.harness import Cluster, ProcessNode
 from support.outside.asking import Asking
 from support.source_tree import ROOT
@@ -203,6 +204,17 @@ def test_drain_makes_the_node_leave_and_stop_stops_it(asking: Asking, cluster: C
     path = socket_of(asking, first)
     asking.ask(path, "Stop")
     assert first.wait() == 143
+
+
+def test_drain_says_with_what_a_node_ends_that_has_finished(asking: Asking, cluster: Cluster) -> None:
+    """Its workers are done, so it loses nothing."""
+    cluster.start("first", nnodes="1:2", nproc=1)
+    second = cluster.start("second", nnodes="1:2", nproc=1)
+    world = cluster.desk.wait_world(2)
+    worker_of(world, "second").order("exit 0")
+    second.wait_text("all workers of this node exited 0")
+    assert "finished, so it ends with 0" in str(asking.ask(socket_of(asking, second), "Drain"))
+    assert second.wait() == 0
 
 
 def test_an_agent_that_nobody_asks_loads_next_to_nothing(asking: Asking, tmp_path: Path) -> None:
