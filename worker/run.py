@@ -93,8 +93,7 @@ class Run(Body):
         self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
         self.division: Division | None = None if self._sharding is None else self._sharding.division
         self._loaders, self.gradients = dict[str, Loader](), partial(mark, self._states)
-        self._reductions, self._exchanges = Reductions(self._world), Exchanges()
-        self.alike = Alike(self._world)
+        self._reductions, self.alike, self._exchanges = Reductions(self._world), Alike(self._world), Exchanges()
         self.between: Between | None = Between(self._world, states, self.vars, self._reductions, self.log)
         self._early = EarlyEnd(stop_before, self.log)
         self._keyed_by_batch = self._streamed = False
