@@ -305,3 +305,16 @@ def check_steps(value: str) -> str:
     if value not in STEPS:
         raise WrongReturn(f"scheduler_step_freq={value!r}: it is one of {', '.join(STEPS)}")
     return value
+
+
+def check_scheduled(operator: TrainingOperator, steps: str) -> None:
+    """Whether the trainer can step the operator's schedulers. Raises WrongReturn for one that is given a metric."""
+    from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+    own = steps == "batch" and type(operator).train_epoch is not TrainingOperator.train_epoch
+    if steps == "manual" or own or not any(type(each) is ReduceLROnPlateau for each in operator.schedulers):
+        return
+    raise WrongReturn(
+        f"ReduceLROnPlateau steps by a metric, and scheduler_step_freq={steps!r} has none: give "
+        "scheduler_step_freq='manual', and call update_scheduler(metric) after validate()"
+    )

@@ -30,6 +30,8 @@ PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.prel
 
 def checked_config(config: Mapping[str, Any] | None, num_workers: int) -> dict[str, Any]:
     """Plain data, with a batch size that every worker gets a part of. Raises UsageError."""
+    if config is not None and not isinstance(config, Mapping):
+        raise UsageError(f"config is a {type(config).__name__}, and must be a dict of plain data")
     made = dict(config or {})
     plain.check(made, "config")
     if BATCH_SIZE in made:

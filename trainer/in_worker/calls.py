@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from .record import Record
 from .states import load_whole, whole
 from .surroundings import Surroundings
 from .wrapping import plain_copy
+
+_NOT_ALLOWED = re.compile(r"Unsupported global: GLOBAL (\S+)")
 
 
 class Calls:
@@ -197,8 +200,10 @@ def _checked(value: Any) -> bytes:
         data = to_bytes(value)
         from_bytes(data)
     except Exception as error:
+        # torch's own text tells how to load a file of somebody else's.
+        named = _NOT_ALLOWED.search(str(error))
+        why = f"it has {named.group(1)} in it" if named else f"{type(error).__name__}: {str(error).splitlines()[0]}"
         raise WrongReturn(
-            f"the function returned a {type(value).__name__}, and must return plain data or tensors: "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            f"the function returned a {type(value).__name__}, and must return plain data or tensors: {why}"
         ) from error
     return data

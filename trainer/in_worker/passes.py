@@ -13,7 +13,7 @@ import torch
 from ..errors import WrongReturn
 from ..meters import merged, together
 from ..names import SCHEDULER_STEP
-from ..operator import TrainingOperator, check_steps
+from ..operator import TrainingOperator, check_scheduled, check_steps
 from ..plain import numbers, unpacked
 from .build import sync_buffers
 from .channel import Channel
@@ -55,6 +55,7 @@ class Passes:
             to_training_mode(model)
         info = unpacked(args["info"])
         info[SCHEDULER_STEP] = steps = check_steps(info.get(SCHEDULER_STEP, self._around.program[SCHEDULER_STEP]))
+        check_scheduled(operator, steps)
         made = self._pass(number, data, args, info)
         if steps == "epoch":
             for scheduler in operator._schedulers:

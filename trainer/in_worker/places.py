@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from ...agent.output.log_dirs import FULL
 from ...worker import Every
 from ...worker.data.batching import batches_are_sliced
 from ...worker.data.loader import Loader
+from ...worker.errors import NotResumable
 from ...worker.frameworks.framework_loops import DrivenRun
 from ..names import BATCH_SIZE
 from .surroundings import Surroundings
@@ -109,7 +111,10 @@ class Batches:
             options: dict[str, Any] = {"train": name == "train"}
             if batches_are_sliced(loader):
                 options["global_batch"] = _global_batch(loader, around)
-            self.exact = run.take_over(loader, name, **options)
+            try:
+                self.exact = run.take_over(loader, name, **options)
+            except NotResumable as refused:
+                raise NotResumable(_in_words_of_the_trainer(str(refused))) from None
 
     @property
     def epoch(self) -> int:
@@ -180,6 +185,21 @@ def _global_batch(loader: DataLoader[Any], around: Surroundings) -> int:
     if whole is not None and own in (whole, around.config[BATCH_SIZE]):
         return whole
     return own * int(around.program["num_workers"])
+
+
+def _in_words_of_the_trainer(refusal: str) -> str:
+    """A program with a trainer calls no `run.loader`: what it may do in its place is said."""
+    refusal = re.sub(r", or, if it divides .* say run\.loader\(\.\.\., streams=.*", "", refusal)
+    refusal = refusal.replace(
+        "run.loader(..., replay=True), which reads again from the start of the epoch up to the place",
+        "add_dist_sampler=False of the trainer, by which a restart reads again from the start of the pass",
+    )
+    return re.sub(
+        r"if each rank's iterator yields every sample, say run\.loader.*; or give it an attribute `sampler`",
+        "give it an attribute `sampler`, or the trainer add_dist_sampler=False, by which each worker trains on all "
+        "that its own iterator yields",
+        refusal,
+    )
 
 
 def _leading(batch: Any) -> float:

@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed, TrainingOperator
+from elastic_agent.agent.errors import UsageError
+from elastic_agent.trainer import BATCH_SIZE, TorchTrainer, TrainingFailed, TrainingOperator, WrongReturn
 from support.source_tree import ROOT
 from support.trainers import training
 
@@ -168,3 +172,42 @@ def test_what_calls_were_given_is_removed_when_they_are_done(tmp_path: Path) -> 
         assert len([path for path in folder.iterdir() if "parcel" in path.name]) == 2
         os.kill(trainer.apply_all_workers(os.getpid)[0], signal.SIGKILL)
         assert trainer.validate()["num_samples"] == 101
+
+
+class Endless(IterableDataset[Any]):
+    """A stream that cannot say where it is."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(training.Pairs(16)[at] for at in range(16))
+
+
+def by_plateau(optimizer: Any, config: dict[str, Any]) -> Any:
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+def a_stream(config: dict[str, Any]) -> DataLoader[Any]:
+    return DataLoader(Endless(), batch_size=8)
+
+
+def test_what_the_trainer_cannot_do_is_refused_at_once_with_what_to_do() -> None:
+    """A scheduler that nobody gives a metric was tried again by all restarts; a stream was refused in the words of the
+    worker library."""
+    with (
+        TorchTrainer(**FULL, scheduler_creator=by_plateau) as trainer,
+        pytest.raises(WrongReturn, match=r"scheduler_step_freq='epoch' has none: give scheduler_step_freq='manual'"),
+    ):
+        trainer.train()
+    with pytest.raises(
+        WrongReturn, match=r"Endless cannot say where it is.* or allow add_dist_sampler=False of the trainer"
+    ):
+        TorchTrainer(**{**FULL, "data_creator": a_stream})
+    with pytest.raises(UsageError, match="config is a int, and must be a dict of plain data"):
+        TorchTrainer(**{**FULL, "config": 5})
+
+
+def test_what_a_function_may_not_give_is_named() -> None:
+    with (
+        TorchTrainer(**FULL) as trainer,
+        pytest.raises(WrongReturn, match=r"data or tensors: it has pathlib\.\w+ in it"),
+    ):
+        trainer.apply_all_workers(lambda: {"where": Path("here")})
