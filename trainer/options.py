@@ -180,6 +180,7 @@ def settled(given: dict[str, Any], number: int) -> Settled:
         SCHEDULER_STEP: check_steps(given[SCHEDULER_STEP]),
         "checkpoint_dir": None if checkpoint_dir is None else os.path.abspath(checkpoint_dir),
         "every": None if every is None else dict(every),
+        "lasts": checkpoint_dir is not None or nodes[1] > 1,
     }
     preload = given["preload"]
     if preload is None:

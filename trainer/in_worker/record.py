@@ -13,10 +13,12 @@ from ..errors import Diverged
 class Record:
     """A state of the run. The same on all workers, but for the meters of the pass that is going on."""
 
-    def __init__(self, made: dict[str, str] | None = None, checkpoint_dir: str | None = None) -> None:
+    def __init__(
+        self, made: dict[str, str] | None = None, checkpoint_dir: str | None = None, lasts: bool = True
+    ) -> None:
         """made: what the trainer was made with, as `made_with.kept_of` gives it. checkpoint_dir: where the program
-        keeps states."""
-        self._made, self._directory = made or {}, checkpoint_dir
+        keeps states. lasts: whether a program that comes later, or another one, asks for what calls gave."""
+        self._made, self._directory, self._lasts = made or {}, checkpoint_dir, lasts
         self.done = 0
         """Number of the last call that is done."""
         self.going: dict[str, Any] | None = None
@@ -37,7 +39,7 @@ class Record:
         """This call is done. Gives its value: that of the first time, if it was answered before."""
         if number in self.known:
             value = self.known.pop(number)[2]
-        self._done.append([number, name, digest, value])
+        self._add([number, name, digest, value])
         self.done, self.going = number, None
         return value
 
@@ -49,8 +51,14 @@ class Record:
     def settle(self, value: Any) -> None:
         """What the call before this one gave."""
         if self._pending is not None:
-            self._done.append([*self._pending, value])
+            self._add([*self._pending, value])
             self._pending = None
+
+    def _add(self, call: list[Any]) -> None:
+        """The only program has what the calls before gave, as it has made this one: nobody else asks for it."""
+        if not self._lasts:
+            self._lines, self._done = [], []
+        self._done.append(call)
 
     def state_dict(self) -> dict[str, Any]:
         state = {"done": self.done, "going": json.dumps(self.going), "results": "\n".join(self._written())}

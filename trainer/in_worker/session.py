@@ -40,7 +40,7 @@ def serve(folder: str) -> None:
         torch.manual_seed(program["seed"])
         with of_the_user():
             operator = build(around)
-        record = Record(kept, program["checkpoint_dir"])
+        record = Record(kept, program["checkpoint_dir"], program["lasts"])
         # The passes are made after the run that they capture for.
         later: list[Passes] = []
         run = Places(

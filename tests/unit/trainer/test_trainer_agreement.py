@@ -162,3 +162,18 @@ def test_states_of_different_places_are_not_loaded(tmp_path: Path) -> None:
     call = {"name": "load_state_dict", "number": 1, "args": {}, "parcel": "parcel-1", "refused": ""}
     with pytest.raises(Diverged, match=f"a state after 3 passes and 30 batches .* on node 0 and {there} on node 1"):
         calls.perform(call)
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_states_keep_what_calls_gave_only_for_programs_that_may_ask_for_it(lasts: bool) -> None:
+    """The last one is asked for by the only program, too, where its workers end before they have answered."""
+    record = Record(lasts=lasts)
+    for number in range(1, 4):
+        record.finish(number, "apply_all_workers", "d", ["large" * 1000])
+    record.finish_by_program(4, "train", "d")
+    record.settle({"train_loss": 1.0})
+    again = Record(lasts=lasts)
+    again.load_state_dict(record.state_dict())
+    assert again.done == 4
+    assert [call[0] for call in again.results()] == ([1, 2, 3, 4] if lasts else [4])
+    assert again.results()[-1] == [4, "train", "d", {"train_loss": 1.0}]
