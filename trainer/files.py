@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -24,6 +25,8 @@ def write_aside(path: str | os.PathLike[str], state: dict[str, Any]) -> str:
     from ..worker.checkpoints.files import CheckedWriter
 
     target = Path(path)
+    if not target.name:
+        raise _not_written(target, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         writer = CheckedWriter(aside)
@@ -66,8 +69,12 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     try:
         kept = read_foreign(path)
-    except (OSError, CheckpointDamaged):
+    except CheckpointDamaged:
         raise
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, f"cannot read the trainer's state from {path}: {error.strerror}") from error
     except Exception as error:  # of torch.load: it is an archive, of something else
         raise WrongState(f"{path} is no file of TorchTrainer.save: {type(error).__name__}: {error}") from error
     if not isinstance(kept, dict) or kept.get("format") != FORMAT:

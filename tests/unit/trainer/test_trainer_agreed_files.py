@@ -83,3 +83,10 @@ def test_a_save_that_was_done_before_this_node_came_writes_nothing(tmp_path: Pat
     (tmp_path / "file").write_bytes(b"of that time")
     assert agreed_files.save(tmp_path / "file", b"", nodes.parcel, nodes.call)
     assert (tmp_path / "file").read_bytes() == b"of that time"
+
+
+def test_a_directory_is_no_file_of_a_state_and_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=f"cannot read the trainer's state from {tmp_path}: Is a directory"):
+        files.load(tmp_path)
+    with pytest.raises(IsADirectoryError, match=r"cannot write the trainer's state to \.: Is a directory"):
+        files.save("", {})
