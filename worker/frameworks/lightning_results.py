@@ -128,7 +128,7 @@ def restore_metrics(module: Any, kept: list[Any] | dict[str, Any], world: Any) -
     `restore_states`. kept: a dict: the checkpoint is of an older version, which kept them reduced. Raises
     NotResumable."""
     if isinstance(kept, list):
-        restore_states("of the module", module, kept, world, known_only=True)
+        restore_states("", module, kept, world, known_only=True)
         return
     for name, metric in _metrics(module):
         if name not in kept:

@@ -138,12 +138,13 @@ def restore_states(name: str, metric: Any, kept: list[Any], world: World, known_
     """Puts back this rank's part of what `gather_states` gave. known_only: a metric whose states the checkpoint does
     not have begins anew. Raises NotResumable."""
     for path, part in _parts(metric):
+        called = ".".join(each for each in (name, path) if each)
         ranks, bounds = [states.get(path) for states in kept], _bounds(part)
         if any(states is None or set(states) - {_COUNT, *bounds} != set(part._defaults) for states in ranks):
             if known_only:
                 continue
             raise NotResumable(
-                f"metric {name!r}: the checkpoint holds other states than {type(part).__name__} has; give it the "
+                f"metric {called!r}: the checkpoint holds other states than {type(part).__name__} has; give it the "
                 "metric it had, or another name to begin anew"
             )
         device = getattr(part, "device", "cpu")
@@ -151,7 +152,7 @@ def restore_states(name: str, metric: Any, kept: list[Any], world: World, known_
             values = [states[state] for states in ranks if states is not None and state in states]
             if not values:  # a checkpoint of an older version has no bounds
                 continue
-            setattr(part, state, _moved(_share(name, part, state, values, world), device))
+            setattr(part, state, _moved(_share(called, part, state, values, world), device))
         setattr(part, _COUNT, max(int(states[_COUNT]) for states in ranks if states is not None))
         part._computed = None
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import Misused, NotResumable
-from elastic_agent.worker.loop.reductions import Reductions
+from elastic_agent.worker.loop.reductions import Reductions, restore_states
 
 torchmetrics = pytest.importorskip("torchmetrics")
 classification = pytest.importorskip("torchmetrics.classification")
@@ -180,6 +180,17 @@ def test_a_state_without_a_reduction_cannot_go_on_on_fewer_ranks() -> None:
     fewer.load({}, kept)
     with pytest.raises(NotResumable, match=r"Mixed names no reduction for its state 'mine'.*at least 2 ranks"):
         fewer.metric("mixed", Mixed())
+
+
+def test_a_state_without_a_reduction_goes_on_where_it_has_not_begun() -> None:
+    """As that of a validation does within the training. A refusal names the metric by its place in the module."""
+    made = {"": {}, "mixed": {**vars_of(Mixed()), "_update_count": 0}}
+    begun = {"": {}, "mixed": {**vars_of(Mixed()), "mine": torch.tensor(2.0), "_update_count": 1}}
+    module = torch.nn.ModuleDict({"mixed": Mixed()})
+    restore_states("", module, [made, made], Ranks(0, 1))  # type: ignore[arg-type]
+    assert float(module["mixed"].mine) == 0.0  # type: ignore[arg-type]
+    with pytest.raises(NotResumable, match="metric 'mixed': Mixed names no reduction for its state 'mine'"):
+        restore_states("", module, [made, begun], Ranks(0, 1))  # type: ignore[arg-type]
 
 
 class Listed(torchmetrics.Metric):  # type: ignore[misc,name-defined]
