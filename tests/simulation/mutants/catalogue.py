@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "min_nodes is forgotten after the first round",
         coordinator._judge_gathering,
-        branch(2).comparison(1).operand(1).becomes(1),
+        branch(3).comparison(1).operand(1).becomes(1),
     ),
     Mutant("last call goes on below min_nodes", coordinator._judge_last_call, branch(1).never()),
     Mutant("last call never ends", coordinator._judge_last_call, branch(4).never()),
@@ -185,7 +185,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "the barrier never ends",
         coordinator._judge_running,
-        branch(7).never(),
+        branch(8).never(),
     ),
     Mutant(
         "the barrier is short",
@@ -200,12 +200,12 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "the join timeout never comes",
         coordinator._judge_gathering,
-        branch(5).never(),
+        branch(6).never(),
     ),
     Mutant(
         "the join timeout is short",
         coordinator._judge_gathering,
-        branch(5).operation(0).operand(1).becomes(1.0),
+        branch(6).operation(0).operand(1).becomes(1.0),
     ),
     Mutant(
         "a coordinator that receives nothing decides who is missing",
