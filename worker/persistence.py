@@ -20,7 +20,7 @@ from .agreement import CheckpointChoice
 from .checkpoints.copies import Copier, storage_at
 from .checkpoints.fence import Claim
 from .checkpoints.files import Content, load_tensors, place_file, read_file, why_unreadable, write_file
-from .checkpoints.folder import Folder, Retention
+from .checkpoints.folder import Folder, Retention, may_write
 from .checkpoints.layouts import fill
 from .checkpoints.lineage import KEY, Starts
 from .checkpoints.manifest import HELD, Manifest, surroundings
@@ -119,8 +119,9 @@ class Persistence:
         mine = probes.get(rank)
         while True:
             if mine is not None:
-                mine.unlink(missing_ok=True)
-                write_file(mine, b"")
+                with may_write(self.folder.path):
+                    mine.unlink(missing_ok=True)
+                    write_file(mine, b"")
             self._world.gather(None)
             found = self._world.gather(next((first for first in firsts if probes[first].exists()), rank))
             # Another start in this directory may have removed one as left behind, while others looked for it.

@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,12 +75,14 @@ class Folder:
     """One directory of checkpoints, made where there is none."""
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
-        """Raises Misused where something else is in its place, OSError where it cannot be made."""
+        """Raises Misused where something else is in its place or this user may not write there, OSError where it cannot
+        be made."""
         self.path, self._log = path, log
         self.ended: Mapping[str, int] = {}
         """Of starts that others went on from: the last step; see `lineage`."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            with may_write(path):
+                path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise Misused(f"{path} cannot be the directory of checkpoints: {in_the_way(path)}") from None
 
@@ -237,6 +239,20 @@ class Folder:
 
     def sync(self) -> None:
         sync_directory(self.path)
+
+
+@contextlib.contextmanager
+def may_write(path: Path) -> Iterator[None]:
+    """Around the first write to a directory of checkpoints. Raises Misused where it is refused to this user."""
+    try:
+        yield
+    except OSError as refused:
+        if refused.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        raise Misused(
+            f"{path} cannot be the directory of checkpoints: user {os.geteuid()} may not write there "
+            f"({refused.strerror}); give Run(...) a directory that the workers of every node may write to"
+        ) from None
 
 
 def in_the_way(path: Path) -> str:

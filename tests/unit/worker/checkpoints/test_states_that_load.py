@@ -251,3 +251,12 @@ def test_a_state_that_does_not_fit_is_named_with_what_to_give(tmp_path: Path) ->
     first.close()
     with pytest.raises(WrongState, match=r"state 'optimizer' that does not fit into the SGD .*all groups"):
         run(1)
+
+
+@pytest.mark.parametrize("directory", ["/sys/fs", "/sys/fs/checkpoints"])
+def test_a_directory_that_this_user_may_not_write_to_is_refused_in_a_line(directory: str) -> None:
+    """Nor does root in /sys. It was a bare error of the system, about a file that nobody knows."""
+    with pytest.raises(
+        Misused, match=rf"^{directory} cannot be the directory .* user \d+ may not write there .*; give"
+    ):
+        Run(directory)
