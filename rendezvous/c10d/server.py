@@ -48,11 +48,11 @@ def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchSer
     Raises StoreError if torch cannot be imported or cannot serve, PortTaken instead of None if `forced`, OSError if
     this process has too few descriptors left.
     """
-    turn = Turn(bound) if forced else take_turn(bound)
-    if turn is None:
-        bound.close()
-        return None
+    turn = None
     try:
+        turn = Turn(bound) if forced else take_turn(bound)
+        if turn is None:
+            return None
         _import_torch(endpoint)
         check_for_server()
         host, port = bound.getsockname()[:2]
@@ -66,7 +66,8 @@ def serve(bound: socket.socket, endpoint: Endpoint, *, forced: bool) -> TorchSer
             return None
     finally:
         bound.close()
-        turn.close()
+        if turn is not None:
+            turn.close()
 
 
 def _import_torch(endpoint: Endpoint) -> None:

@@ -83,7 +83,7 @@ def beyond_restart(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezv
             return _forbidden(state, failure), f"worker failed: {failure}; {exits}"
     if ending is None or ending.kind is EndKind.PREEMPTION:
         return None
-    if ending.kind is EndKind.FAILURE and state.finishing and state.able() < rules.min_nodes:
+    if ending.kind is EndKind.FAILURE and state.too_few_remain(rules):
         if end.settled or now >= state.since + LAST_REPORTS_S:
             final = _uncharged(state, ending)
             closing = replace(state, end=replace(end, ending=final))

@@ -227,7 +227,7 @@ def _judge_running(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:
         return _close(state, now, Outcome.SUCCEEDED, f"all nodes of round {state.number} finished")
     state = agreements.advance(state, now, rules)
     if (acted := agreements.acted(before, state)) is not None and (planned := _planned(state, acted)) is not None:
-        if planned.kind is not EndKind.PLANNED or not state.finishing or state.able() >= rules.min_nodes:
+        if planned.kind is not EndKind.PLANNED or not state.too_few_remain(rules):
             return _end(state, now, planned)
         few = explain.too_few_remain(state, rules)
         state = replace(state, because=f"not restarted, as {few}: {acted.because}")
@@ -328,7 +328,7 @@ def _deserted(state: Rendezvous, rules: Rules) -> bool:
 def _used_up(state: Rendezvous, rules: Rules) -> bool:
     """No round can follow, whoever is waited for: with the nodes that finished and wait in the barrier the job has
     fewer places left than a round needs. Where it has enough, replacements may still come."""
-    if not state.finishing or state.able() >= rules.min_nodes:
+    if not state.too_few_remain(rules):
         return False
     done = sum(not seen.dead for seen in state.nodes.any_order(HAS_FINISHED))
     return rules.max_nodes - done < rules.min_nodes

@@ -234,6 +234,10 @@ class Rendezvous:
         """How many nodes could be in the next round, once those that are stopping have stopped."""
         return self.how_many(ABLE)
 
+    def too_few_remain(self, rules: Rules) -> bool:
+        """Whether nodes have finished, and fewer remain than a round needs."""
+        return self.finishing and self.able() < rules.min_nodes
+
     def last_ranks(self) -> dict[str, int]:
         return {member.node: member.group_rank for member in self.members}
 

@@ -89,8 +89,10 @@ class Remote:
             raise Misused(f"Run(copy_to={url!r}) needs fsspec: pip install fsspec, or give a directory") from None
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
+        except ImportError as error:
             raise Misused(f"Run(copy_to={url!r}): {error}; do so, or give a directory or another URL") from None
+        except ValueError as error:
+            raise Misused(f"Run(copy_to={url!r}): {error}; give a directory or another URL") from None
 
     def folders(self) -> list[str]:
         if not self._files.exists(self._root):

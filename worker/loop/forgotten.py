@@ -14,7 +14,7 @@ class Forgotten:
     def __init__(self, account: Account, log: Any, world: World) -> None:
         self._account, self._log, self._world = account, log, world
         world.waited = self.waited
-        self._said = self._said_waiting = False
+        self._said = False
 
     def stepped(self) -> None:
         """A step was done where no loader of the run is looped over."""
@@ -50,11 +50,9 @@ class Forgotten:
         """This rank waits for others between two batches. Said by the ranks that scripts let work alone: where all wait
         for one, a line of each would be too many."""
         rank = self._world.rank
-        if not self._said_waiting and rank in (0, self._world.size - 1):
-            self._said_waiting = True
-            self._log.warning(
-                "rank %d has waited for others for %.0f s between two batches, and waits on: all ranks loop over each "
-                "loader of run.loader(), equally often; give it no DataLoader that one rank reads alone",
-                rank,
-                PATIENCE_S,
+        if rank in (0, self._world.size - 1):
+            self._log.warning_once(
+                f"rank {rank} has waited for others for {PATIENCE_S:.0f} s between two batches, and waits on: all "
+                "ranks loop over each loader of run.loader(), equally often; give it no DataLoader that one rank reads "
+                "alone"
             )
