@@ -113,8 +113,8 @@ class MemorySession(HostedLeadership):
         return True
 
     def session(self) -> MemorySession:
-        with self._shared.changed:
-            self._check()
+        if self._shared.closed:
+            raise _is_closed("the memory store")
         return type(self)(self._shared, hosted=self._hosted, state=self._state)
 
     def close(self) -> None:
@@ -258,8 +258,7 @@ class MemorySession(HostedLeadership):
 
     def _check(self) -> None:
         if self._closed or self._shared.closed:
-            closed = "this session of the memory store" if self._closed else "the memory store"
-            raise StoreUnreachable(f"{closed} is closed; nothing can be read or written through it any more")
+            raise _is_closed("this session of the memory store" if self._closed else "the memory store")
         self._state.expire_leases(time.monotonic())
 
 
@@ -334,3 +333,7 @@ class ElectingSession(MemorySession):
     def _fence(self, epoch: int) -> None:
         if not self._state.leads(epoch):
             raise StoreFenced(f"epoch {epoch} is over: another node coordinates (epoch {self._state.epoch}), or none")
+
+
+def _is_closed(what: str) -> StoreUnreachable:
+    return StoreUnreachable(f"{what} is closed; nothing can be read or written through it any more")

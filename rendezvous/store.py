@@ -90,7 +90,8 @@ class Store(Values, Protocol):
         ...
 
     def session(self) -> Store:
-        """A further connection to the same store, for another thread. Raises StoreUnreachable or StoreForeign."""
+        """A further connection to the same store, for another thread, also where this one is closed. Raises
+        StoreUnreachable or StoreForeign."""
         ...
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from elastic_agent.rendezvous.c10d import client, store
+from elastic_agent.rendezvous.c10d import client, opening
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.records import JobSpec
 from elastic_agent.rendezvous.store import Store
@@ -81,7 +81,7 @@ def raise_limit() -> None:
 
 def main() -> None:
     raise_limit()
-    client.HANDSHAKE_S = store.ATTEMPT_S = HANDSHAKE_S
+    client.HANDSHAKE_S = opening.ATTEMPT_S = HANDSHAKE_S
     crowd = Crowd(sys.argv[1:])
     serve({"join": crowd.join, "arrived": crowd.arrived, "count": crowd.count, "fail": crowd.fail, "die": crowd.die})
 

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastic_agent.launcher.config.rdzv_conf import usual_beat_s
+
 from .. import processes
 from .children import Answer, Child, ask, etcd_server, shares, start
 
@@ -25,10 +27,10 @@ class Setting:
     steady_s: float = 10.0
     lease_s: float = 60.0
     beats_per_s: float = 1000.0
-    """Of all participants together, at most: each sends one a second, as an agent does, up to so many."""
+    """Of all participants together, at most: each sends as many as an agent does, up to so many."""
 
     def beat_s(self, nodes: int) -> float:
-        return max(1.0, nodes / self.beats_per_s)
+        return max(usual_beat_s(self.lease_s), nodes / self.beats_per_s)
 
 
 class Spent:

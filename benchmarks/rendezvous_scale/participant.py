@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from elastic_agent.agent.processes.fence_page import FencePage
-from elastic_agent.rendezvous.c10d.store import open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
 from elastic_agent.rendezvous.driver.channel import TcpChannel
 from elastic_agent.rendezvous.driver.driver import Driver, OpenStore
 from elastic_agent.rendezvous.driver.events import (

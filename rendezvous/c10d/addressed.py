@@ -21,7 +21,8 @@ from .keys import SERVED, create_keys, excerpt, mark_served, verify
 from .listed import NO_HOST, Pointer, Reserve, Server, read_pointer
 from .moving import STAYS_S, TELL_MOST_S, Home, MovingStore, Place
 from .one_endpoint import OneEndpoint, elsewhere, unreachable
-from .store import ATTEMPT_S, CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore, Hosting, open_c10d
+from .opening import ATTEMPT_S, RETRY_FIRST_S, RETRY_MOST_S, Hosting, open_c10d
+from .store import CALL_TIMEOUT_S, C10dStore
 
 TELL_FIRST_S = 0.05
 """From one attempt to tell the server at the endpoint to the next; doubles to `TELL_MOST_S`."""

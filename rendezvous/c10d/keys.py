@@ -5,6 +5,7 @@ Below `elastic_agent/<run id, percent-encoded>/`:
     job              the job's record, create-only
     life             random token of this server, so that clients recognise a restarted, empty server
     host             where several nodes may host the store: who does, in which epoch, and where (`listed.py`)
+    list             there also: the endpoints, in the order in which this node was given them
     gone             never written; who waits for it waits for the end of the connection
 
 and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on; counters are decimal text:
@@ -20,7 +21,8 @@ and, below that, in a folder for each incarnation of the job, 1/, 2/ and so on; 
     round/head       the newest announced version
     value/<name>     what nodes share beside that (`shared_values.py`)
 
-and `elastic_agent/served`, the run id that this server serves, written last: once it exists, all other keys do.
+and `elastic_agent/served`, the run id that this server serves, written last: once it exists, all other keys do; and
+`elastic_agent/over`, once the job is over, so that who comes for the next job waits for the end of this server.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..store import NO_BEAT, SPOILED, StoreForeign, StoreReplaced, StoreSpoiled
+from ..store import NO_BEAT, SPOILED, StoreForeign, StoreReplaced, StoreSpoiled, StoreUnreachable
 from ..text import percent_encoded
 from .client import TcpStoreClient
 
-SERVED = "elastic_agent/served"
+SERVED, OVER = "elastic_agent/served", "elastic_agent/over"
 VOID = b"\xff"
 """Entry of a notification that a reader gave up waiting for. Not a valid id, and not empty, because compare_set takes
 empty for absent."""
@@ -59,6 +61,7 @@ class Keys:
         self.job = job + "job"
         self.life = job + "life"
         self.pointer = job + "host"
+        self.list = job + "list"
         self.gone = job + "gone"
         self.under = f"{job}{incarnation}/"
         self.log_head = self.under + "log/head"
@@ -165,13 +168,18 @@ def mark_served(client: TcpStoreClient, keys: Keys) -> None:
     client.put(SERVED, keys.served)
 
 
+def mark_over(client: TcpStoreClient) -> None:
+    """On the host: create `OVER`. The server ends as soon as the nodes of its job have ended."""
+    client.put(OVER, b"1")
+
+
 def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, token: bytes = b"") -> bytes:
     """On a client of the endpoint `where`, whose handshake asked for `SERVED` or nothing: wait for that key, and check
     that the server serves this job and, if `token` is given, is still the same server. Returns the server's token; what
     it has read is in `client.said`.
 
-    Raises StoreForeign if it serves no job, another job, or if a counter holds no count; with a token StoreReplaced if
-    it serves a job anew, or is about to.
+    Raises StoreForeign if it serves no job, another job, or if a counter holds no count; StoreUnreachable if that other
+    job is over, so that the server is about to end; with a token StoreReplaced if it serves a job anew, or is about to.
     """
     names = [SERVED, *keys.counters, keys.life, *(() if token else (keys.job, keys.pointer))]
     # A server of another kind than ours, which has no token here, may break the connection where a key is missing.
@@ -185,6 +193,8 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
         found = client.get(names)
     served = found.get(SERVED, b"")
     if served != keys.served:
+        if client.get([OVER]):
+            raise StoreUnreachable(f"{where} still serves job {excerpt(served)}, which is over and about to leave")
         raise StoreForeign(
             f"{where} serves job {excerpt(served)}, not {excerpt(keys.served)}: "
             "choose another port or the same --rdzv-id"

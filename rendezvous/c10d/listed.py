@@ -1,8 +1,9 @@
 """The endpoints of a job whose store several nodes may host, one after the other (docs/adr/0049).
 
-Each node that has the address of one listens there from its start, with a small server that holds one key, the pointer:
-who hosts the store, in which epoch, and where. So whoever knows the list finds the job, and the node whose agent hosted
-the store and died, when it is back, finds that the job goes on.
+Each node that has the address of one listens there from its start, with a small server that holds the pointer: who
+hosts the store, in which epoch, and where. So whoever knows the list finds the job, and the node whose agent hosted
+the store and died, when it is back, finds that the job goes on. It also holds the list itself: of two nodes that each
+come first in their own, neither begins a job beside the other's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .store import CALL_TIMEOUT_S
 
 LOOK_S = 1.0
 """How long the server at one endpoint may take to answer."""
-MAX_POINTER_BYTES = 1024
+MAX_POINTER_BYTES, MAX_LIST_BYTES = 1024, 1024
 NO_HOST = "the job's host is gone, and no other node hosts it yet"
 
 Answer = TypeVar("Answer")
@@ -78,6 +79,8 @@ class Found:
     """Some node is in the job, whether its store is served now or not."""
     silent: str = ""
     """An endpoint that gave no answer, not even that nothing listens there; empty: there is none."""
+    differs: str = ""
+    """Of a node that was given another first endpoint: where it is, and its list, for people; empty: there is none."""
 
 
 class Listed:
@@ -108,7 +111,14 @@ class Listed:
                     bound.close()
                     continue
                 self.own = endpoint
+                with closing(self.client()) as client:
+                    client.put(self.keys.list, self.text.encode())
                 return
+
+    @property
+    def text(self) -> str:
+        """As given to this node."""
+        return ",".join(map(str, self.endpoints))
 
     @property
     def first(self) -> bool:
@@ -134,7 +144,7 @@ class Listed:
 
     def look_at(self, endpoints: Sequence[Endpoint], after: int) -> Found:
         """The same, at these of them."""
-        hosted, address, exists, silent = None, None, False, ""
+        hosted, address, exists, silent, differs = None, None, False, "", ""
         for endpoint in endpoints:
             if endpoint == self.own:
                 continue
@@ -145,18 +155,21 @@ class Listed:
                 continue
             if answer is None:
                 continue
-            at, pointer, served = answer
+            at, pointer, served, given = answer
             exists = exists or pointer is not None
+            if given and given.partition(b",")[0] != str(self.endpoints[0]).encode():
+                differs = f"{endpoint} has {given.decode('utf-8', 'replace')}"
             if pointer is None or not served or pointer.endpoint != str(endpoint) or pointer.epoch <= after:
                 continue
             if hosted is None or pointer.epoch > hosted.epoch:
                 hosted, address = pointer, at
-        return Found(hosted, address, exists, silent)
+        return Found(hosted, address, exists, silent, differs)
 
-    def _asked(self, client: TcpStoreClient, address: Address) -> tuple[Address, Pointer | None, bool]:
-        """What this server holds: the pointer, and whether it serves the job."""
-        found = client.get([SERVED, self.keys.pointer])
-        return address, read_pointer(found.get(self.keys.pointer, b"")), found.get(SERVED) == self.keys.served
+    def _asked(self, client: TcpStoreClient, address: Address) -> tuple[Address, Pointer | None, bool, bytes]:
+        """What this server holds: the pointer, whether it serves the job, and the list of its node."""
+        found = client.get([SERVED, self.keys.pointer, self.keys.list])
+        pointer, served = read_pointer(found.get(self.keys.pointer, b"")), found.get(SERVED) == self.keys.served
+        return address, pointer, served, found.get(self.keys.list, b"")[:MAX_LIST_BYTES]
 
     def close(self) -> None:
         """Free the port. Idempotent."""

@@ -8,12 +8,22 @@ from collections.abc import Callable
 
 from ...proto.frozen import dataclass, field
 from ..endpoint import Address, Endpoint, parse_endpoint, resolve
-from ..store import FIRST_EPOCH, Join, StoreError, StoreForeign, StoreOutvoted, StoreSpoiled, StoreUnreachable
+from ..store import (
+    FIRST_EPOCH,
+    JobMismatch,
+    Join,
+    StoreError,
+    StoreForeign,
+    StoreOutvoted,
+    StoreSpoiled,
+    StoreUnreachable,
+)
 from .client import TcpStoreClient, connect
 from .keys import SERVED, Keys, create_keys, mark_served, verify
 from .listed import NO_HOST, Listed, Pointer, Reserve, Server, first_answer, read_pointer
 from .notifications import Compaction, Published
-from .store import CALL_TIMEOUT_S, RETRY_FIRST_S, RETRY_MOST_S, C10dStore
+from .opening import RETRY_FIRST_S, RETRY_MOST_S
+from .store import CALL_TIMEOUT_S, C10dStore
 
 TELL_MOST_S = 1.0
 """From one attempt to tell a server who hosts to the next, at most."""
@@ -283,28 +293,20 @@ def open_listed(
     deadline, pause_s = began + connect_timeout_s, RETRY_FIRST_S
     try:
         while True:
-            reason = ""
             try:
-                listed.reserve(reserve)
-                found = listed.look()
-                if found.hosted is not None and found.address is not None:
-                    return _joined(listed, Place(found.hosted, found.address, b""), join, warn)
-                if found.exists:
-                    reason = NO_HOST
-                elif listed.first and found.silent and time.monotonic() < min(began + silence_s, deadline):
-                    reason = f"{found.silent} does not answer, and may host the job"
-                elif listed.first:
-                    return _begun(listed, node, join, warn)
+                found = _attempt(listed, node, reserve, join, warn, min(began + silence_s, deadline))
             except StoreUnreachable as error:
-                reason = str(error)
+                found = str(error)
+            if isinstance(found, MovingStore):
+                return found
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise StoreUnreachable(
-                    f"gave up on the store at {names} after {connect_timeout_s:g} s: {reason or _no_job_yet(listed)}; "
+                    f"gave up on the store at {names} after {connect_timeout_s:g} s: {found or _no_job_yet(listed)}; "
                     "check that elastic-agent runs on these nodes"
                 )
             if on_wait is not None and pause_s > RETRY_FIRST_S:
-                on_wait(f"waiting for {names}: {reason or _no_job_yet(listed)}; giving up in {left_s:.0f} s")
+                on_wait(f"waiting for {names}: {found or _no_job_yet(listed)}; giving up in {left_s:.0f} s")
                 on_wait = None
             if cancelled.wait(min(pause_s, left_s)):
                 raise StoreUnreachable(f"this node was asked to stop while it waited for the store at {names}")
@@ -312,6 +314,29 @@ def open_listed(
     except BaseException:
         listed.close()
         raise
+
+
+def _attempt(
+    listed: Listed, node: str, reserve: Reserve, join: Join, warn: Callable[[str], None], silent_until: float
+) -> MovingStore | str:
+    """The store, if a node hosts it, or this one begins the job; else why it does not, yet; empty: it is not the first.
+    Raises StoreError."""
+    listed.reserve(reserve)
+    found = listed.look()
+    if found.hosted is not None and found.address is not None:
+        return _joined(listed, Place(found.hosted, found.address, b""), join, warn)
+    if found.exists:
+        return NO_HOST
+    if not listed.first:
+        return ""
+    if found.differs:
+        raise JobMismatch(
+            f"this node has --rdzv-endpoint {listed.text}, and {found.differs}: each would "
+            "begin a job of its own; give all nodes the same list in the same order"
+        )
+    if found.silent and time.monotonic() < silent_until:
+        return f"{found.silent} does not answer, and may host the job"
+    return _begun(listed, node, join, warn)
 
 
 def _no_job_yet(listed: Listed) -> str:

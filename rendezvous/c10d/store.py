@@ -6,48 +6,37 @@ write to the store.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
 
-from ...proto.frozen import dataclass
-from ..endpoint import Address, Endpoint, parse_endpoint
-from ..store import NO_BEAT, HostedLeadership, Join, StoreFenced, StoreForeign, StoreUnreachable
-from .claim import PortTaken, claim, gave_up, several_hosts, taken_here
-from .client import HandshakeTimeout, TcpStoreClient, connect, connect_any
+from ..endpoint import Address, Endpoint
+from ..store import NO_BEAT, HostedLeadership, StoreFenced
+from .client import TcpStoreClient, connect
 from .descriptors import DescriptorWatch
 from .keys import (
     MAX_COUNT,
     MAX_NODE_ID_BYTES,
-    SERVED,
     Keys,
     checked_count,
     checked_log,
-    create_keys,
     excerpt,
     foreign_count,
     host_count,
-    mark_served,
+    mark_over,
     parse_count,
     verify,
 )
 from .notifications import MAX_READ_AT_ONCE, Compaction, GapGrace, Published, read_published_records
-from .server import TorchServer, serve
+from .server import TorchServer
 
 CALL_TIMEOUT_S = 10.0
 """How long one request may take. The server answers in microseconds unless its node hangs."""
-ATTEMPT_S = 5.0
-"""How long one attempt to connect may take; more than `client.HANDSHAKE_S`."""
 KEEP_VERSIONS = 64
 """Announced versions kept. Readers ask for the newest only; the others make repeated announcements idempotent."""
-RETRY_FIRST_S = 0.05
-RETRY_MOST_S = 0.5
-"""Pause between attempts to connect; grows by half each time, from the first to the most."""
 
 
 class C10dStore(HostedLeadership):
-    """One session with the store of one job; implements `Store`. Made by `open_c10d`.
+    """One session with the store of one job; implements `Store`. Made by `opening.open_c10d`.
 
     Announced versions must follow each other without gaps; after a gap a reader notices only when its time has passed.
     """
@@ -242,6 +231,10 @@ class C10dStore(HostedLeadership):
             first = max(newest - KEEP_VERSIONS, 0) + 1
             self._client.delete([self._keys.round(old) for old in range(first, version - KEEP_VERSIONS + 1)])
 
+    def announce_end(self, version: int, value: bytes, epoch: int, job: bytes, over: bytes) -> bool:
+        mark_over(self._client)  # first: a node that has received the announcement may begin the next job at once
+        return super().announce_end(version, value, epoch, job, over)
+
     def write_value(self, name: str, value: bytes, *, over: bool = False) -> bool:
         if over:
             self._client.put(self._keys.value(name), value)
@@ -278,123 +271,3 @@ class C10dStore(HostedLeadership):
         if self._server is not None:
             self._compaction.verify(where, keys, compacted)
         return head, compacted
-
-
-@dataclass(frozen=True, slots=True)
-class Hosting:
-    """What the process that serves a store needs beside its endpoint."""
-
-    shared: bool = False
-    """Nodes on other hosts may join: a loopback endpoint is served on all addresses of this host."""
-    warn: Callable[[str], None] = lambda _: None
-    """Called with lines about what endangers the server."""
-
-
-DEFAULT_HOSTING = Hosting()
-Reach = Callable[[Endpoint, str, float, float, Join | None], C10dStore]
-"""As `_reach`."""
-
-
-def open_c10d(
-    endpoint: str,
-    run_id: str,
-    *,
-    is_host: bool | None = None,
-    connect_timeout_s: float = 60.0,
-    call_timeout_s: float = CALL_TIMEOUT_S,
-    on_wait: Callable[[str], None] | None = None,
-    cancelled: threading.Event | None = None,
-    join: Join | None = None,
-    hosting: Hosting = DEFAULT_HOSTING,
-    reach: Reach | None = None,
-) -> C10dStore:
-    """The store of job `run_id` at `endpoint` (HOST:PORT; port 29400 if none), hosted here if HOST is this node.
-
-    is_host: True hosts whatever HOST resolves to, False never hosts, None hosts if the endpoint can be bound.
-    connect_timeout_s: how long to wait for another node to serve the store. on_wait: called once, with one line, when
-    the first attempt has failed. cancelled: ends the wait, with StoreUnreachable. join: called with the store, on the
-    host before others are let in; its errors end the opening, but for StoreUnreachable. hosting: what matters only if
-    this process serves. reach: makes one attempt to reach a store that another serves. Raises ValueError for a wrong
-    endpoint; StoreUnreachable if the store was not served in time; StoreForeign if the server is not a TCPStore, or
-    serves no job or another one; StoreError if it cannot be hosted here as asked.
-    """
-    where, reach = parse_endpoint(endpoint), reach or _reach
-    stop, pause_s, deadline = cancelled or threading.Event(), RETRY_FIRST_S, time.monotonic() + connect_timeout_s
-    while True:
-        try:
-            return _attempt(where, run_id, is_host, deadline - time.monotonic(), call_timeout_s, join, hosting, reach)
-        except PortTaken:
-            # If another agent of this run id has it, an error of `join` says more than the port.
-            with suppress(StoreForeign, StoreUnreachable):
-                reach(where, run_id, ATTEMPT_S, call_timeout_s, join).close()
-            raise
-        except HandshakeTimeout as why:
-            raise StoreForeign(str(why)) from why
-        except StoreUnreachable as why:
-            reason = str(why)
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise gave_up(where, connect_timeout_s, reason)
-        if on_wait is not None:
-            on_wait(f"waiting for {where}: {reason}; giving up in {left_s:.0f} s")
-            on_wait = None
-        if stop.wait(min(pause_s, left_s)):
-            raise StoreUnreachable(f"this node was asked to stop while it waited for the store at {where}; {reason}")
-        pause_s = min(pause_s * 1.5, RETRY_MOST_S)
-
-
-def _attempt(
-    where: Endpoint, run_id: str, is_host: bool | None, left_s: float, call_timeout_s: float, join: Join | None,
-    hosting: Hosting, reach: Reach,
-) -> C10dStore:  # fmt: skip
-    """Made each time: the name may resolve only later, and a port that was taken may become free."""
-    hosted = "" if is_host is False else _host(where, run_id, is_host is True, call_timeout_s, join, hosting)
-    if isinstance(hosted, C10dStore):
-        return hosted
-    try:
-        return reach(where, run_id, left_s, call_timeout_s, join)
-    except StoreUnreachable as why:
-        if not hosted or isinstance(why, HandshakeTimeout):
-            raise
-        raise StoreUnreachable(f"{why}; {hosted}") from why
-
-
-def _host(
-    where: Endpoint, run_id: str, forced: bool, call_timeout_s: float, join: Join | None, hosting: Hosting
-) -> C10dStore | str:
-    """The store, served by this process; else by which process of this node it is to be served, for messages, and empty
-    if another node is to serve it."""
-    made = claim(where, forced=forced, shared=hosting.shared)
-    server = None if made.socket is None else serve(made.socket, where, forced=forced)
-    if server is None:
-        return taken_here(where) if made.taken or made.socket is not None else ""
-    if made.elsewhere and hosting.shared and not forced:
-        hosting.warn(several_hosts(where, made))
-    with ExitStack() as undo:
-        undo.callback(server.close)
-        actual, keys = Endpoint(where.host, server.address[1][1]), Keys(run_id)
-        client = connect(server.address, str(actual), call_timeout_s, call_timeout_s)
-        undo.callback(client.close)
-        token = create_keys(client, keys)
-        store = C10dStore(client, actual, keys, server.address, server, token, warn=hosting.warn)
-        if join is not None:
-            join(store)
-        mark_served(client, keys)
-        undo.pop_all()
-    return store
-
-
-def _reach(where: Endpoint, run_id: str, timeout_s: float, call_timeout_s: float, join: Join | None) -> C10dStore:
-    """The store, served by another process. One attempt; raises as `client.connect_any`, `keys.verify` and `join`."""
-    if where.port == 0:
-        raise ValueError(f"endpoint {where}: port 0 is for the node that hosts; give the port that the host serves")
-    timeout_s = max(min(timeout_s, ATTEMPT_S), 0.1)
-    (client, address), keys = connect_any(where, timeout_s, call_timeout_s, SERVED), Keys(run_id)
-    try:
-        store = C10dStore(client, where, keys, address, None, verify(client, str(where), keys, timeout_s))
-        if join is not None:
-            join(store)
-    except BaseException:
-        client.close()
-        raise
-    return store

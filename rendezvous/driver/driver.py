@@ -22,7 +22,6 @@ from functools import partial
 
 from ...proto.frozen import replace
 from ..codec import job as jobs
-from ..codec import records as codec
 from ..coordinator.events import Announce, Deposed, Elected, ProcessesDied, StoreEffect
 from ..records import JobSpec, Member, NodeRecord, NodeState, Round
 from ..shared_values import SharedValues
@@ -34,7 +33,6 @@ from .events import (
     LoopAsked,
     NeighboursEnded,
     Post,
-    RecordWritten,
     RoundSeen,
     StoreCameBack,
     StoreOpened,
@@ -43,6 +41,7 @@ from .events import (
 from .fencing import Fencing
 from .health import Health, LoopWatch, Newest
 from .inbound import OwnPlace, Warn, read_round, read_state, with_all_members
+from .outbound import Outbound
 from .term import WAIT_S, Term
 from .threads import Heart, OwnHeartbeats, ThreadGroup
 
@@ -93,7 +92,7 @@ class Driver:
         self._find_addr = find_addr
         self._warn = warn
         self._beat_s, self._lease_s = beat_s, lease_s
-        self._unwritten: queue.SimpleQueue[NodeRecord | None] = queue.SimpleQueue()
+        self._outbound = Outbound(node, post)
         self._threads = ThreadGroup(post, lease_s, RETRY_MOST_S if succession is None else MOVED_S)
         self._guard = CallGuard(lambda reason: post(StoreWentAway(reason)), lambda: post(StoreCameBack()))
         self._store: Store | None = None
@@ -126,7 +125,7 @@ class Driver:
             self._may_lead = False
         for part in (self.fencing, self.succession):
             record = record if part is None else part.recorded(record)
-        self._unwritten.put(record)
+        self._outbound.put(record)
 
     def carry_out(self, effect: StoreEffect) -> None:
         """As the coordinator, do this on the store. Does nothing if the term is over, as an announcement's may be while
@@ -162,9 +161,9 @@ class Driver:
 
     def resign(self) -> None:
         """If this node coordinates and another could, end the term, so that no node waits for the lease to run out.
-        Blocks for one call of the store."""
+        Blocks for one call of the store; not while that does not answer, which would take seconds for nothing."""
         store, term = self._store, self._term
-        if store is None or term is None or not store.elects:
+        if store is None or term is None or not store.elects or self._guard.broken:
             return
         with suppress(StoreError):  # the term ends with the lease instead
             session = store.session()
@@ -178,7 +177,7 @@ class Driver:
         self._threads.ending.set()
         self._well.set()
         self._opened.set()
-        self._unwritten.put(None)
+        self._outbound.end()
         if self._term is not None:
             self._term.end()
         self._guard.close()
@@ -200,8 +199,7 @@ class Driver:
             store.close_host()
             return
         connection = self._threads.connect(store, "writer", 0.0, self._guard)
-        if not store.elects:
-            connection.begin_on(store)  # else the host would hold a connection of each node that nobody uses
+        connection.begin_on(store)  # which else would stay open for nothing
         self.own_beats = own_beats = OwnHeartbeats(self._lease_s / 2)
         self._opened.set()
         secret = jobs.decode_job(self._job_record).secret
@@ -222,9 +220,12 @@ class Driver:
         def resign(epoch: int) -> None:
             connection.call(lambda session: session.resign(epoch))
 
+        def is_well() -> bool:  # also between two heartbeats: a node that goes on again asks for a place at once
+            return self._well.is_set() or self._does_its_part(store, health, resign)
+
         while not self._threads.ending.is_set():
             try:
-                record = self._unwritten.get(timeout=heart.due_in_s())
+                record = self._outbound.take(heart.due_in_s(), is_well)
             except queue.Empty:
                 # A heartbeat whose answer is lost may have arrived: it is repeated only while the node does its part.
                 if self._does_its_part(store, health, resign):
@@ -232,7 +233,7 @@ class Driver:
                 heart.seen_to()
                 continue
             if record is not None:
-                self._write_record(connection, record, partial(self._beat_between_tries, store, health, heart))
+                self._outbound.write(connection, record, partial(self._beat_between_tries, store, health, heart))
 
     def _join(self, store: Store) -> None:
         self._job_record = join.join(store, self._job, self._node, self._name)
@@ -276,7 +277,8 @@ class Driver:
 
     def _awaited(self, term: Term | None) -> dict[str, Newest]:
         """What this node's threads wait for, by thread."""
-        awaited = {"watcher": Newest("announcement", self._found, self._announced)}
+        begun = self._outbound.begun.is_set()
+        awaited = {"watcher": Newest("announcement", self._found, self._announced)} if begun else {}
         if term is not None and self._recorded is not None:
             awaited["reader"] = Newest("notification", term.cursor, self._recorded)
         return awaited
@@ -309,21 +311,11 @@ class Driver:
         name = self.succession.host_name if self.succession is not None else ""
         return what if store.outlives_jobs else f"{name or jobs.decode_job(self._job_record).name}, {what}"
 
-    def _write_record(self, connection: Connection, record: NodeRecord, meanwhile: Callable[[Store], None]) -> None:
-        value = codec.encode_node(record)
-
-        def publish(session: Store) -> bool:
-            session.publish_node(self._node, value)
-            return True
-
-        # A store may refuse records for long, and heartbeats not: etcd without space does.
-        if connection.call(publish, meanwhile=meanwhile):
-            self._post(RecordWritten(record.seq))
-
     def _run_watcher(self, store: Store) -> None:
         connection = self._threads.connect(store, "watcher", WAIT_S)
         place = OwnPlace(self._node)
         fencing = self.fencing
+        self._outbound.begun.wait()
         if fencing is not None:
             fencing.wait_current()  # what is read before the first heartbeat would be read again
         while not self._threads.ending.is_set():

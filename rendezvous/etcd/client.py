@@ -43,7 +43,7 @@ TXN = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse.FromString, l
 GRANT = Method("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse.FromString)
 REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse.FromString)
 KEEP_ALIVE = Method(
-    "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse.FromString, streaming=True
+    "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse.FromString
 )
 TIME_TO_LIVE = Method(
     "/etcdserverpb.Lease/LeaseTimeToLive",
@@ -215,15 +215,11 @@ class EtcdClient:
             granted = answer.TTL
         return Lease(number, int(granted))
 
-    def renew(self, lease: Lease) -> None:
-        """Restart its TTL. Raises EtcdLeaseGone if it has ended. Works under the no space alarm."""
-        what = f"renewal of lease {lease.id:x}"
-        answer = self._calls.call(KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease.id), what)
-        self._check_lease(lease.id, answer.TTL, what)
-
-    def keep_alive(self, lease: Lease) -> None:
-        """As `renew`, on a stream that stays open for the next one. One thread at a time."""
-        what = f"renewal of lease {lease.id:x}"
+    def keep_alive(self, lease: Lease, whose: str = "") -> Lease:
+        """Restart its TTL, on a stream that stays open for the next one; returns it with the TTL that it was granted
+        with. `whose`: for messages, in place of its id. Raises EtcdLeaseGone if it has ended. Works under the no space
+        alarm. One thread at a time."""
+        what = f"renewal of {whose} lease" if whose else f"renewal of lease {lease.id:x}"
         request = pb.LeaseKeepAliveRequest(ID=lease.id)
 
         def attempt(server: Server, timeout_s: float) -> int:
@@ -234,11 +230,13 @@ class EtcdClient:
                 answer = self._renewals.receive(timeout_s)
             except queue.Empty:
                 self._renewals.close()  # a late answer would be taken for that of the next request
-                raise EtcdUnknown(f"etcd at {server}, {what}: no answer for {timeout_s:g} s") from None
+                raise EtcdUnknown(f"etcd at {server}, {what}: no answer for {timeout_s:.2g} s") from None
             self._cluster.check_header(server, answer.header, 0, linearizable=False)
             return int(answer.TTL)
 
-        self._check_lease(lease.id, self._calls.retry(attempt, what, read_only=False), what)
+        ttl_s = self._calls.retry(attempt, what, read_only=False)
+        self._check_lease(lease.id, ttl_s, what)
+        return Lease(lease.id, ttl_s)
 
     def left_s(self, lease: Lease) -> int:
         """Seconds until it expires without another renewal. Raises EtcdLeaseGone if it has ended."""

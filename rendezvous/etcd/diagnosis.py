@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..endpoint import Endpoint, resolve
+from ..endpoint import Address, Endpoint, resolve
 from ..store import StoreUnreachable
 from .credentials import Tls
 from .errors import EtcdTlsRefused
@@ -119,11 +119,24 @@ def _answers_tls(endpoint: Endpoint) -> bool:
 
 
 def _connected(endpoint: Endpoint) -> socket.socket:
-    family, address = resolve(endpoint)[0]
+    """To the first of its addresses that takes a connection, as gRPC has tried them all: `localhost` mostly has two,
+    and a server listens on one. Raises OSError, of the last of them, and StoreUnreachable."""
+    found = resolve(endpoint)
+    for address in found[:-1]:
+        try:
+            return _connected_to(address, PROBE_S / len(found))
+        except OSError:
+            continue  # to the next
+    return _connected_to(found[-1], PROBE_S / len(found))
+
+
+def _connected_to(address: Address, timeout_s: float) -> socket.socket:
+    family, where = address
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
+        connection.settimeout(timeout_s)
+        connection.connect(where)
         connection.settimeout(PROBE_S)
-        connection.connect(address)
     except OSError:
         connection.close()
         raise

@@ -30,6 +30,8 @@ class Keepalive:
         """Nodes that had no lease at the last call of `alive`, and since when."""
         self._newest: int | None = None
         """The newest version that any session has received; None: no session waits for announcements."""
+        self._found: int | None = None
+        """The newest version, if it was read since the last heartbeat."""
 
     def alive(self, nodes: Sequence[str], leased: set[str]) -> dict[str, int]:
         """Those of `nodes` that are alive, given the ones that have a lease now: a node without one stays alive for
@@ -42,14 +44,21 @@ class Keepalive:
         """A session waits for announcements; `version` is the newest that it has received."""
         self._newest = max(version, self._newest or 0)
 
+    def published(self, node: str, lease: int, version: int) -> None:
+        """The node's key was written with this lease, while `version` was the newest."""
+        self._verified[node] = lease, time.monotonic()
+        self._found = version
+
     def renew(self, client: EtcdClient, keys: EtcdKeys, node: str) -> int:
         """Renew the node's lease, and the job's when due; returns the newest version known. Raises EtcdLeaseGone if the
         node's lease has expired."""
         lease, now = self._leases.renew(client, node), time.monotonic()
         self._leases.job(client)
         on, at = self._verified.get(node, (0, 0.0))
-        if self._newest is not None and on == lease and now < at + self._verify_every_s:
-            return self._newest
+        known = [version for version in (self._newest, self._found) if version is not None]
+        self._found = None
+        if known and on == lease and now < at + self._verify_every_s:
+            return max(known)
         # A transaction that only reads first: it passes under the no space alarm, and leaves no line in the server's
         # log. The key is written only where it is missing.
         live, newest = keys.live(node), Read(keys.newest_round)

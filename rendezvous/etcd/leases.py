@@ -38,13 +38,19 @@ class Leases:
     def job(self, client: EtcdClient) -> int:
         """Id of the job's lease, granted or renewed if that is due."""
         with self._lock:
-            if self._job is None:
-                self._job = client.grant(self._job_s, self._job_number)
-                self._job_due = time.monotonic()  # renew now: another agent may have granted it long ago
-            if time.monotonic() >= self._job_due:
-                client.renew(self._job)
+            if self._job is None or time.monotonic() >= self._job_due:
+                self._job = self._renewed_job(client)
                 self._job_due = time.monotonic() + self._job.ttl_s / RENEWALS
             return self._job.id
+
+    def _renewed_job(self, client: EtcdClient) -> Lease:
+        """Renew first: all agents but the first find it granted, and a grant costs the servers a write."""
+        try:
+            return client.keep_alive(Lease(self._job_number, self._job_s), "the job's")
+        except EtcdLeaseGone:
+            if self._job is not None:
+                raise  # its keys are gone with it
+            return client.grant(self._job_s, self._job_number)
 
     def node(self, client: EtcdClient, node: str) -> int:
         """Id of the node's lease, granted if the node has none. It may have expired since the last renewal."""
@@ -52,11 +58,10 @@ class Leases:
             return self._granted(client, node).id
 
     def renew(self, client: EtcdClient, node: str) -> int:
-        """Renew the node's lease; returns its id. Raises EtcdLeaseGone if it has expired."""
+        """Renew the node's lease, or grant it; returns its id. Raises EtcdLeaseGone if it has expired."""
         with self._lock:
-            lease = self._granted(client, node)
-            client.keep_alive(lease)
-            return lease.id
+            granted = self._of_nodes.get(node)
+            return self._granted(client, node).id if granted is None else client.keep_alive(granted).id
 
     def _granted(self, client: EtcdClient, node: str) -> Lease:
         if node not in self._of_nodes:

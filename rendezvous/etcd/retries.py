@@ -2,8 +2,9 @@
 the cluster requires one.
 
 A hung server costs one attempt (0.7 s), a dead one milliseconds. Each attempt carries `hasleader`, so a server that is
-cut off rejects it at once; without it, the server would hold a write for 5 to 7 s. When all endpoints hang, attempts
-get longer: a cluster under load is slow, not dead.
+cut off rejects it at once; without it, the server would hold a write for 5 to 7 s. A cluster under load is slow, not
+dead, and each attempt that is given up is work for nothing: when all endpoints hang, attempts get longer, those of
+later calls too, until answers come sooner again; and where there is one endpoint, an attempt takes as long as its call.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import TypeVar
 
 from ...proto import etcd_pb2 as pb
 from ..store import StoreError, StoreUnreachable
-from .cluster import Answer, Call, EtcdCluster, Method, Request, Server
+from .cluster import Answer, Call, EtcdCluster, Metadata, Method, Request, Server, run
 from .credentials import Login
 from .errors import (
     EtcdAuthDisabled,
@@ -31,8 +33,6 @@ from .errors import (
 
 CALL_S = 4.0
 """Bound on a call with all its attempts; below `connection.CALL_LIMIT_S`."""
-ATTEMPT_S = 0.7
-"""Bound on an attempt, doubled after each pass over all endpoints."""
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 0.5
 """Pause between passes over all endpoints: the first, and the longest; doubled each time."""
 LOGIN_ATTEMPTS = 3
@@ -95,7 +95,7 @@ class Calls:
         `read_only`: the attempt changes nothing, so an unanswered one counts as failed. Raises as `call`."""
         began = time.monotonic()
         deadline = min(began + self._call_s, self.until)
-        attempts = _Attempts(len(self.cluster.servers))
+        attempts, patience = _Attempts(len(self.cluster.servers)), self.cluster.patience
         unanswered = ""
         logins = 0
         if self.cluster.tls is not None:
@@ -104,9 +104,12 @@ class Calls:
             server = self.cluster.current()
             token = None
             try:
-                self._log_in(server, min(LOGIN_ATTEMPTS * attempts.attempt_s, left_s), left_s)
+                self._log_in(server, min(LOGIN_ATTEMPTS * patience.attempt_s, left_s), left_s)
                 token = self.cluster.token.value
-                return attempt(server, min(attempts.attempt_s, left_s))
+                began_at = time.monotonic()
+                answer = attempt(server, min(patience.attempt_s, left_s))
+                patience.answered(time.monotonic() - began_at)
+                return answer
             except EtcdTokenRefused:
                 logins += 1
                 if logins > LOGINS or self.cluster.token.login is None:
@@ -120,6 +123,8 @@ class Calls:
                         raise
                 self.cluster.attempt_failed(server)
                 pause_s = attempts.failed(error)
+                if pause_s and not is_unreached(error):
+                    patience.all_hung()
                 if attempts.newly_unreached:
                     self._check_tls(what)
             self._closed.wait(min(pause_s, max(0.0, deadline - time.monotonic())))
@@ -129,32 +134,19 @@ class Calls:
     def exchange(
         self, server: Server, method: Method[Request, Answer], request: Request, what: str, timeout_s: float
     ) -> Answer:
-        """One attempt: one request, one answer. The request stream of a streaming method stays open until the answer is
-        there, because etcd's own proxy ends the whole stream when the requests end."""
+        """One attempt: one request, one answer."""
         import grpc
 
-        answered = threading.Event()
-        call: Call | None = None
+        answered = run(server.ask(method, request, timeout_s, self.metadata()))
         try:
-            if method.streaming:
-                requests = _one_request(request, answered)
-                call = stream = server.stream(method)(requests, timeout=timeout_s, metadata=self.metadata())
-                self.register(call)
-                return next(stream)
-            call = future = server.unary(method).future(request, timeout=timeout_s, metadata=self.metadata())
-            self.register(call)
-            return future.result()
-        except StopIteration:
-            raise EtcdUnknown(f"etcd at {server}, {what}: the server ended the stream without an answer") from None
-        except (grpc.RpcError, grpc.FutureCancelledError) as why:
-            raise self.error(server, what, why) from None
-        except ValueError as why:  # raised by gRPC when the channel is closed
+            self.register(answered)
+            return answered.result()
+        except (grpc.RpcError, grpc.aio.UsageError, CancelledError) as why:
             raise self.error(server, what, why) from None
         finally:
-            answered.set()
-            self.finish(call)
+            self.finish(answered)
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
+    def metadata(self) -> Metadata:
         """Sent with each request: that the server must have a leader, and the login's token."""
         token = self.cluster.token.value
         return (("hasleader", "true"), *((("token", token),) if token else ()))
@@ -173,16 +165,18 @@ class Calls:
             with self._lock:
                 self._in_progress.discard(call)
 
-    def error(self, server: Server, what: str, why: Exception) -> StoreError:
-        """The StoreError that an exception of gRPC means."""
-        import grpc
-
+    def error(self, server: Server, what: str, why: BaseException) -> StoreError:
+        """The StoreError that an exception of gRPC, or a cancelled call, means."""
         if self._closed.is_set():
             return EtcdClosed(f"etcd at {server}, {what}: this process closed the client")
-        if isinstance(why, grpc.Call):
+        import grpc  # not before: as the interpreter ends, calls are cancelled, and nothing can be imported
+
+        if isinstance(why, grpc.aio.AioRpcError):
             return error_of(str(server), what, why.code().name, why.details() or "")
-        if isinstance(why, ValueError):
+        if isinstance(why, grpc.aio.UsageError):  # the channel is closed
             return EtcdFailed(f"etcd at {server}, {what}: the connection is being replaced, with other certificates")
+        if isinstance(why, CancelledError):
+            return EtcdUnknown(f"etcd at {server}, {what}: no answer (this process ended the connection)")
         return EtcdUnknown(f"etcd at {server}, {what}: {type(why).__name__} {why}")
 
     def _check_open(self) -> None:
@@ -243,31 +237,33 @@ class Calls:
         return explain_all([server.endpoint for server in self.cluster.servers], self.cluster.tls, what)
 
     def _reasons(self, what: str) -> Iterator[str]:
-        for server, why in zip(self.cluster.servers, self._explain_all(what), strict=True):
+        """Why each server cannot be reached. None if all of them can, and gRPC alone knows why it did not."""
+        found = self._explain_all(what)
+        for server, why in zip(self.cluster.servers, found, strict=True):
             if isinstance(why, EtcdTlsRefused):
                 raise why
-            yield why or f"{server} answers now"
+            if any(found):
+                yield why or f"{server} answers now"
 
     def _gave_up(self, what: str, attempts: _Attempts, unanswered: str, after_s: float) -> StoreUnreachable:
         if unanswered:
             return EtcdUnknown(f"{unanswered}; gave up after {after_s:.2g} s, and it may have been applied")
-        if attempts.none_reached:
+        if attempts.none_reached and (reasons := list(self._reasons(what))):
             return EtcdFailed(
-                f"{what}: no etcd server can be reached: {'; '.join(self._reasons(what))}; "
+                f"{what}: no etcd server can be reached: {'; '.join(reasons)}; "
                 "check that the cluster runs, or correct the endpoints"
             )
         return EtcdFailed(f"{attempts.last}; gave up after {after_s:.2g} s; check that a majority of its servers runs")
 
 
 class _Attempts:
-    """Counts the attempts of a call: how long the next may take, and how long to pause before it."""
+    """Counts the attempts of a call, and how long to pause before the next."""
 
     def __init__(self, servers: int) -> None:
         self._servers = servers
         self._tried = 0
         self._unreached = 0
         self._pause_s = PAUSE_FIRST_S
-        self.attempt_s = ATTEMPT_S
         self.last = "no attempt was made"
 
     @property
@@ -288,11 +284,4 @@ class _Attempts:
         if self._tried % self._servers:
             return 0.0
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, PAUSE_MOST_S)
-        self.attempt_s *= 2
         return pause_s
-
-
-def _one_request(request: Request, answered: threading.Event) -> Iterator[Request]:
-    """The requests of a stream: one, and then no end until `answered` is set."""
-    yield request
-    answered.wait()

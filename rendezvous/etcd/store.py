@@ -121,9 +121,12 @@ class EtcdStore:
         leases, written = self._shared.leases, self._shared.written
 
         def publish() -> Outcome:
-            put = Put(key, value, leases.job(self._client))
-            live = Put(self._keys.live(node), b"", leases.node(self._client, node))
-            return self._txn([is_unchanged(key, written.get(key, 0))], [put, live], [Read(key)])
+            put, lease = Put(key, value, leases.job(self._client)), leases.node(self._client, node)
+            then: list[Op] = [put, Put(self._keys.live(node), b"", lease), Read(self._keys.newest_round)]
+            done = self._txn([is_unchanged(key, written.get(key, 0))], then, [Read(key)])
+            if done.succeeded:
+                self._shared.keepalive.published(node, lease, self._newest_version(done, 0))
+            return done
 
         with self._refusals_as_outage():
             while not (done := leases.with_leases(node, publish)).succeeded:

@@ -6,38 +6,44 @@ Opening one costs client and server four to five times as much as a request on o
 from __future__ import annotations
 
 import queue
-import threading
-from typing import Generic
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Generic, cast
 
 from ..store import StoreError, StoreUnreachable
-from .cluster import Answer, Method, Request, Server
+from .cluster import Answer, Method, Request, Server, call_soon, run
 from .errors import EtcdClosed, EtcdUnknown
 from .retries import Calls
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import grpc
 
 
 class LongStream(Generic[Request, Answer]):
     """On one server. One thread calls `send` and `receive`; any may call `close`."""
 
     def __init__(self, calls: Calls, server: Server, method: Method[Request, Answer], what: str) -> None:
-        """Raises a kind of StoreUnreachable if the channel is closed. `what`: the stream, for messages."""
+        """`what`: the stream, for messages."""
+        import asyncio
+
         self.server = server
         self._calls = calls
+        self._method = method
         self._what = what
-        self._outbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._outbox: asyncio.Queue[Request] = asyncio.Queue()
         self._inbox: queue.SimpleQueue[Answer | StoreError] = queue.SimpleQueue()
         self._closed = self.ended = False
         """`ended`: no further answer is to be waited for; those that have come can still be received."""
-        try:
-            self._call = server.stream(method)(iter(self._outbox.get, None), metadata=calls.metadata())
-        except ValueError as why:  # raised by gRPC when the channel is closed
-            raise calls.error(server, what, why) from None
+        self._call = run(self._exchange())
         calls.register(self._call)
         calls.cluster.add_stream(server, self._call)
-        threading.Thread(target=self._run, name="elastic-agent-etcd-stream", daemon=True).start()
+        self._call.add_done_callback(self._end)
 
     def send(self, request: Request) -> None:
         """Send a request, without waiting."""
-        self._outbox.put(request)
+        call_soon(self._outbox.put_nowait, request)
 
     def receive(self, timeout_s: float, block: bool = True) -> Answer:
         """The next answer. Raises queue.Empty when `timeout_s` passed first, or at once if not to `block`; behind the
@@ -51,22 +57,48 @@ class LongStream(Generic[Request, Answer]):
     def close(self) -> None:
         """End it; a blocked `receive` raises EtcdClosed. Idempotent."""
         self._closed = self.ended = True
-        self._call.cancel()  # ends the receiving thread, which releases the rest
+        self._call.cancel()
 
-    def _run(self) -> None:
+    async def _exchange(self) -> StoreError:
+        """Returns why it ended. An exception would keep gRPC's call, and so its connection, for as long as this."""
+        import asyncio
+
         import grpc
 
-        end: StoreError = EtcdUnknown(f"etcd at {self.server}, {self._what}: the server ended it")
         try:
-            for answer in self._call:
-                self._inbox.put(answer)
+            call = self.server.stream(self._method)(metadata=self._calls.metadata())
+        except grpc.aio.UsageError as why:
+            return self._calls.error(self.server, self._what, why)
+        sender = asyncio.create_task(self._send_all(call))
+        try:
+            while (answer := await call.read()) is not grpc.aio.EOF:
+                self._inbox.put(cast("Answer", answer))
         except grpc.RpcError as why:
-            end = self._calls.error(self.server, self._what, why)
-            if self._closed and isinstance(end, StoreUnreachable):
-                end = EtcdClosed(f"etcd at {self.server}, {self._what}: this process closed it")
+            return self._calls.error(self.server, self._what, why)
         finally:
-            self.ended = True
-            self._outbox.put(None)
-            self._calls.cluster.remove_stream(self.server, self._call)
-            self._calls.finish(self._call)
-            self._inbox.put(end)
+            sender.cancel()
+            call.cancel()
+        return EtcdUnknown(f"etcd at {self.server}, {self._what}: the server ended it")
+
+    async def _send_all(self, call: grpc.aio.StreamStreamCall[Request, Answer]) -> None:
+        import asyncio
+
+        import grpc
+
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):  # of a call that has ended; who receives finds why
+            while True:
+                await call.write(await self._outbox.get())
+
+    def _end(self, call: Future[StoreError]) -> None:
+        self.ended = True
+        self._calls.cluster.remove_stream(self.server, call)
+        self._calls.finish(call)
+        try:
+            end = call.result()
+        except CancelledError as why:
+            end = self._calls.error(self.server, self._what, why)
+        except StoreError as why:
+            end = why
+        if self._closed and isinstance(end, StoreUnreachable):
+            end = EtcdClosed(f"etcd at {self.server}, {self._what}: this process closed it")
+        self._inbox.put(end)

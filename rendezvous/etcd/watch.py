@@ -18,9 +18,7 @@ from .errors import EtcdClosed, EtcdCompacted, EtcdPermissionDenied, EtcdTokenRe
 from .retries import Calls
 from .streams import LongStream
 
-WATCH = Method(
-    "/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse.FromString, read_only=True, streaming=True
-)
+WATCH = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse.FromString, read_only=True)
 
 
 class Watch:
@@ -67,7 +65,7 @@ class Watch:
         try:
             self._changes_in(self._stream.receive(timeout_s))
         except queue.Empty:
-            raise EtcdWatchLost(f"etcd at {self._server}, {self._what}: no answer for {timeout_s:g} s") from None
+            raise EtcdWatchLost(f"etcd at {self._server}, {self._what}: no answer for {timeout_s:.2g} s") from None
         except StoreUnreachable as end:
             raise _as_end(end) from None
 

@@ -49,6 +49,8 @@ class WatchCache:
         self._view = view
         self._watch: Watch | None = None
         self._read_at = 0.0
+        self._revision = 0
+        """Of the view, until there is a watch; 0: it is to be read."""
 
     def wait(self, ready: Callable[[], T | None], timeout_s: float) -> T | None:
         """Block until `ready` returns something other than None, and return it; None when `timeout_s` passed first.
@@ -58,13 +60,15 @@ class WatchCache:
             self.close()
         while True:
             try:
-                if self._watch is None:
-                    revision = self._read()
-                    if (found := ready()) is not None or time.monotonic() >= deadline:
-                        return found
-                    self._watch = self._client.watch(self._view.watched, prefix=True, start_revision=revision + 1)
-                elif (found := ready()) is not None:
+                if self._watch is None and not self._revision:
+                    self._read()
+                    if time.monotonic() >= deadline:
+                        return ready()
+                if (found := ready()) is not None:
                     return found
+                if self._watch is None:
+                    start = self._revision + 1
+                    self._watch = self._client.watch(self._view.watched, prefix=True, start_revision=start)
                 changes = self._watch.wait(max(0.0, deadline - time.monotonic()))
             except (EtcdWatchLost, EtcdCompacted):
                 self.close()
@@ -74,13 +78,13 @@ class WatchCache:
             if not changes:
                 return ready()
 
-    def _read(self) -> int:
-        revision = self._view.read(self._client)
+    def _read(self) -> None:
+        self._revision = self._view.read(self._client)
         self._read_at = time.monotonic()
-        return revision
 
     def close(self) -> None:
-        """End the watch; another `wait` begins one anew."""
+        """End the watch; another `wait` reads anew, and begins another."""
+        self._revision = 0
         if self._watch is not None:
             self._watch.close()
             self._watch = None

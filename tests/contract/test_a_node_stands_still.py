@@ -85,7 +85,8 @@ def test_a_node_whose_event_handler_blocks_is_lost(embedded: Cluster) -> None:
 
 def test_a_node_that_receives_no_announcements_is_lost_and_gives_the_store_up(c10d: Cluster) -> None:
     """Its watcher's connection is reset and new ones stay silent, while its writer's lives. It says which announcement
-    it lacks, and stops its workers after store_grace; the others go on without it before that."""
+    it lacks, stops its workers by its fence, and asks for no place that it would not learn of; the others go on without
+    it, and it exits after store_grace."""
     conf = {**SHORT_LEASE, "store_grace": 6}
     a = c10d.start("a", nnodes="1:2", conf=conf)
     a.wait_text("round 1 begins")
@@ -98,6 +99,7 @@ def test_a_node_that_receives_no_announcements_is_lost_and_gives_the_store_up(c1
         again = c10d.desk.wait_world(1, after=world[0].round)
         assert time.monotonic() - began < 2 * SHORT_LEASE_S + slowed(SLACK_S)
         assert restarts_of(again) == {"a": 0}
+        assert again[0].round == world[0].round + 1, "a round began with a node that does not receive it"
         b.wait_text("was not received for 2 s")
         assert b.wait() == 80
         assert "was not received" in b.last_line()

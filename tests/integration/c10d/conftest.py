@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from support.c10d_stores import hosting
 
 

@@ -11,7 +11,8 @@ from elastic_agent.rendezvous.c10d import keys as c10d_keys
 from elastic_agent.rendezvous.c10d import notifications
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient
 from elastic_agent.rendezvous.c10d.keys import Keys
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.store import StoreForeign, StoreUnreachable
 from support.c10d_stores import BOUND_S, raw_client
 

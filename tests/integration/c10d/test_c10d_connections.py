@@ -16,7 +16,8 @@ import pytest
 
 from elastic_agent.rendezvous.c10d.client import MAX_VALUE_BYTES, connect
 from elastic_agent.rendezvous.c10d.keys import Keys
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.store import FIRST_EPOCH, StoreForeign, StoreUnreachable
 from support.c10d_stores import BOUND_S, elsewhere, hosting, listening, raw_client, vacant
@@ -39,7 +40,7 @@ def test_the_port_is_free_as_soon_as_its_host_has_closed() -> None:
     that gave up its store found its own port taken, or joined itself."""
     script = (
         "import gc, sys; gc.disable()\n"
-        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.opening import open_c10d\n"
         "for _ in range(2):\n"
         "    open_c10d(sys.argv[1], 'job', is_host=True).close_host()\n"
     )

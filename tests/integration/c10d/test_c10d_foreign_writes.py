@@ -9,7 +9,8 @@ import pytest
 
 from elastic_agent.rendezvous.c10d import client
 from elastic_agent.rendezvous.c10d.keys import MAX_UNCOMPACTED, SERVED, VOID, Keys
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.codec import limits
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.store import FIRST_EPOCH, StoreError, StoreForeign

@@ -18,7 +18,7 @@ from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.c10d.listed import LOOK_S, Listed, Pointer, Reserve, read_pointer
 from elastic_agent.rendezvous.c10d.moving import MovingStore, open_listed
 from elastic_agent.rendezvous.endpoint import parse_endpoint
-from elastic_agent.rendezvous.store import Store, StoreUnreachable
+from elastic_agent.rendezvous.store import JobMismatch, Store, StoreUnreachable
 from support.network import free_port
 
 Open = Callable[..., MovingStore]
@@ -84,6 +84,22 @@ def test_who_waits_for_a_first_node_that_does_not_resolve_says_so() -> None:
             cancelled=threading.Event(), join=lambda _: None, warn=print,
         )  # fmt: skip
     assert "but nowhere.invalid does not resolve" in said[0]
+
+
+def test_two_nodes_that_each_come_first_in_their_own_list_begin_no_two_jobs() -> None:
+    """Whichever looks first: one of them is refused, or joins what the other has begun."""
+    names = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    reserved, late = (Listed(list(map(parse_endpoint, order)), Keys("moving")) for order in (names, names[::-1]))
+    try:
+        reserved.reserve(ServerThread)
+        with pytest.raises(JobMismatch, match=f"-endpoint {names[1]},{names[0]}, and {names[0]} has {names[0]}"):
+            open_listed(
+                late, "b", ServerThread,
+                connect_timeout_s=BOUND_S, silence_s=5.0, on_wait=None,
+                cancelled=threading.Event(), join=lambda _: None, warn=print,
+            )  # fmt: skip
+    finally:
+        reserved.close()
 
 
 def test_sessions_move_to_the_next_host_with_their_record(opened: Open) -> None:

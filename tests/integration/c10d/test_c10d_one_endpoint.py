@@ -19,7 +19,7 @@ from elastic_agent.rendezvous.c10d.client import connect
 from elastic_agent.rendezvous.c10d.keys import Keys, create_keys, mark_served
 from elastic_agent.rendezvous.c10d.listed import Pointer, read_pointer
 from elastic_agent.rendezvous.c10d.one_endpoint import OneEndpoint
-from elastic_agent.rendezvous.c10d.store import Hosting
+from elastic_agent.rendezvous.c10d.opening import Hosting
 from elastic_agent.rendezvous.endpoint import parse_endpoint, resolve
 from elastic_agent.rendezvous.store import (
     StoreElsewhere,

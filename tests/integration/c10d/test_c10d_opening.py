@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import queue
 import socket
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from elastic_agent.rendezvous.c10d import claim as claim_module
 from elastic_agent.rendezvous.c10d import client
 from elastic_agent.rendezvous.c10d import server as server_module
 from elastic_agent.rendezvous.c10d.claim import claim
+from elastic_agent.rendezvous.c10d.opening import Hosting, open_c10d
 from elastic_agent.rendezvous.c10d.server import serve
-from elastic_agent.rendezvous.c10d.store import C10dStore, Hosting, open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.c10d.turn import Turn, take_turn
 from elastic_agent.rendezvous.codec import job as jobs
 from elastic_agent.rendezvous.driver import join
@@ -152,6 +154,21 @@ def test_another_job_on_the_port_is_named(host: C10dStore) -> None:
         open_c10d(str(host.endpoint), "mine", is_host=False)
 
 
+def test_a_job_that_is_over_is_waited_for_by_the_next_one_on_its_port() -> None:
+    """As where each node starts one program after the other, and this one was quicker than the host of the first."""
+    before, said = open_c10d("127.0.0.1:0", "before", is_host=True), queue.SimpleQueue[str]()
+    endpoint = str(before.endpoint)
+    before.write_job(b"runs")
+    before.announce_end(1, b"closed", 1, b"ended", b"runs")
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(open_c10d, endpoint, "next", on_wait=said.put)
+        assert "still serves job 'before', which is over" in said.get(timeout=BOUND_S)
+        before.close_host()
+        made = opened.result(BOUND_S)
+    assert made.hosted
+    made.close_host()
+
+
 def test_a_tcpstore_without_an_agent_is_recognised() -> None:
     """A training script's own TCPStore on the port is not the job's store."""
     found = claim(Endpoint("127.0.0.1", 0)).socket  # does not listen: torch before 2.8 listens itself
@@ -209,7 +226,7 @@ def test_of_agents_of_one_host_that_start_together_one_imports_torch() -> None:
     endpoint = vacant()
     script = (
         "import sys\n"
-        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.opening import open_c10d\n"
         f"store = open_c10d({endpoint!r}, 'job')\n"
         "print(store.hosted, 'torch' in sys.modules, flush=True)\n"
         "sys.stdin.read()\n"

@@ -11,7 +11,8 @@ import pytest
 
 from elastic_agent.rendezvous.c10d.client import PART_BYTES, TcpStoreClient
 from elastic_agent.rendezvous.c10d.keys import Keys
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from support.c10d_stores import raw_client
 
 ROUND_TRIP_S = 0.5

@@ -16,7 +16,8 @@ import pytest
 
 from elastic_agent.rendezvous.c10d import server
 from elastic_agent.rendezvous.c10d.claim import PortTaken, claim
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from support.c10d_stores import BOUND_S, hosting, raw_client, vacant
 
@@ -145,7 +146,7 @@ def test_a_client_does_not_import_torch(host: C10dStore) -> None:
     """Only the node that serves imports it."""
     code = (
         "import sys\n"
-        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.opening import open_c10d\n"
         f"open_c10d('{host.endpoint}', 'job', is_host=False).close()\n"
         "sys.exit('torch' in sys.modules)\n"
     )
@@ -177,7 +178,7 @@ def test_the_error_of_a_host_without_torch() -> None:
     code = (
         "import gc, sys\n"
         "sys.modules['torch'] = None\n"
-        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.opening import open_c10d\n"
         "from elastic_agent.rendezvous.store import StoreError\n"
         "try:\n"
         "    open_c10d('127.0.0.1:0', 'job')\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from elastic_agent.rendezvous.etcd.ops import Read
 from elastic_agent.rendezvous.etcd.store import Location, open_etcd
 from support.etcd_servers import VERSIONS, Servers, serving
 from support.harness import Cluster
+from support.procfs import turns
 from support.store_stages import lead
 
 QUIET_S = 12.0
@@ -90,3 +92,33 @@ def rest_a_job(servers: Servers, folder: Path) -> None:
         for worker in world:
             worker.order("exit 0")
         assert [node.wait() for node in nodes] == [0, 0, 0]
+
+
+def test_a_node_that_joins_costs_three_writes(servers: Servers) -> None:
+    """Its lease and its record, and the job's lease if it is the first: the others renew that. Its key needs no look at
+    the first heartbeat, as the record was written with it."""
+    place = Location(f"join {uuid.uuid4()}", lease_s=60.0)
+    spent = []
+    for name in ("a", "b"):
+        before = proposals(servers)
+        with closing(open_etcd(servers.endpoints, place)) as store:
+            store.write_job(b"job")
+            store.publish_node(name, b"record")
+            store.beat(name, 1)
+            spent.append(proposals(servers) - before)
+    assert spent == [4, 3]
+
+
+def test_a_stream_that_waits_wakes_nobody(servers: Servers) -> None:
+    """gRPC's blocking interface wakes ten times a second each thread that waits, and there are three streams a node."""
+    with closing(servers.client()) as client, closing(client.watch(b"quiet")) as watch:
+        client.keep_alive(client.grant(60))
+        watch.wait(1.0)  # gRPC settles
+        (thread,) = [each for each in threading.enumerate() if each.name == "elastic-agent-grpc"]
+        before = _waits(thread)
+        assert not watch.wait(3.0)
+        assert _waits(thread) - before <= 3
+
+
+def _waits(thread: threading.Thread) -> int:
+    return int(turns(thread.native_id or 0)[1])

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elastic_agent.proto import etcd_pb2 as pb
 from elastic_agent.rendezvous.etcd import client as client_module
 from elastic_agent.rendezvous.etcd.client import EtcdClient
-from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, EtcdLeaseGone
+from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, EtcdLeaseGone, EtcdUnknown
 from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Found, Put, Read, holds, is_absent, is_unchanged
 from elastic_agent.rendezvous.etcd.streams import LongStream
+from elastic_agent.rendezvous.store import StoreError
 from support.etcd_servers import VERSIONS, Servers, serving
 
 BOUND_S = 30.0
@@ -141,15 +144,26 @@ def test_a_wait_ends_in_time_though_servers_tell_of_their_progress(tmp_path: Pat
 
 
 def test_a_stream_that_this_process_has_closed_is_not_used_again(
-    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+    one: Servers, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where an answer was late, the next attempt begins on a new one, however long the old one takes to end."""
     ends = threading.Event()
-    run = LongStream._run
-    monkeypatch.setattr(LongStream, "_run", lambda stream: (ends.wait(BOUND_S), run(stream)))
+    exchange = LongStream._exchange
+
+    async def late(stream: LongStream[Any, Any]) -> StoreError:
+        while not ends.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+        return EtcdUnknown("it has ended")
+
     lease = client.grant(10)
-    threading.Timer(1.0, ends.set).start()
-    client.keep_alive(lease)
+    with closing(one.client(call_s=1.0)) as hurried:
+        monkeypatch.setattr(LongStream, "_exchange", late)
+        with pytest.raises(EtcdUnknown):
+            hurried.keep_alive(lease)
+        monkeypatch.setattr(LongStream, "_exchange", exchange)
+        hurried.keep_alive(lease)
+        ends.set()
 
 
 def test_a_watch_from_a_compacted_revision_raises_etcd_compacted(client: EtcdClient, one: Servers) -> None:
@@ -169,7 +183,7 @@ def test_a_watch_from_a_compacted_revision_raises_etcd_compacted(client: EtcdCli
 def test_keys_are_deleted_with_their_lease(client: EtcdClient) -> None:
     """Whether it is revoked or expires: watches deliver the deletion, and using the lease raises EtcdLeaseGone."""
     lease = client.grant(60)
-    client.renew(lease)
+    client.keep_alive(lease)
     assert 50 < client.left_s(lease) <= 60 == lease.ttl_s
     client.put(Put(b"k", b"", lease.id))
     with closing(client.watch(b"k")) as watch:
@@ -182,8 +196,6 @@ def test_keys_are_deleted_with_their_lease(client: EtcdClient) -> None:
         while not any(change.deleted for change in watch.wait(deadline - time.monotonic())):
             assert time.monotonic() < deadline
     for gone in (lease, short):
-        with pytest.raises(EtcdLeaseGone):
-            client.renew(gone)
         with pytest.raises(EtcdLeaseGone):
             client.keep_alive(gone)
         with pytest.raises(EtcdLeaseGone):

@@ -36,7 +36,7 @@ from elastic_agent.rendezvous.etcd.ops import Put, Read, is_absent
 def main(port, dead):
     with closing(EtcdClient([Endpoint("127.0.0.1", port)])) as client:
         lease = client.grant(60)
-        client.renew(lease)
+        client.keep_alive(lease)
         with closing(client.watch(b"talk/", prefix=True)) as watch:
             assert client.txn([is_absent(b"talk/k")], [Put(b"talk/k", b"1", lease.id)], [Read(b"talk/k")]).succeeded
             assert [change.item.value for change in watch.wait(10.0)] == [b"1"]
@@ -146,6 +146,72 @@ def test_the_client_changes_no_environment_variable_and_no_logging_setup(one: Se
         "\nassert 'torch' not in sys.modules"
     )
     run(sys.executable, before + CLIENT_PROGRAM + after, port_of(one))
+
+
+def test_the_client_has_a_loop_of_its_own_whatever_the_programs_policy(one: Servers) -> None:
+    """A policy may make loops of another kind, or none: it is for those of the program."""
+    policy = (
+        "import asyncio\n"
+        "class Policy(asyncio.DefaultEventLoopPolicy):\n"
+        "    def new_event_loop(self):\n"
+        "        raise RuntimeError('no loop in this program')\n"
+        "asyncio.set_event_loop_policy(Policy())\n"
+    )
+    run(sys.executable, policy + CLIENT_PROGRAM, port_of(one), warnings="ignore")
+
+
+def test_a_client_that_is_closed_as_the_interpreter_ends_prints_nothing(one: Servers) -> None:
+    """By an object that is deleted when nothing can be imported any more, with a watch that is open."""
+    code = (
+        "import sys\n"
+        "from elastic_agent.rendezvous.endpoint import Endpoint\n"
+        "from elastic_agent.rendezvous.etcd.client import EtcdClient\n"
+        "class Owner:\n"
+        "    def __init__(self):\n"
+        "        self.client = EtcdClient([Endpoint('127.0.0.1', int(sys.argv[1]))])\n"
+        "        self.watch = self.client.watch(b'k')\n"
+        "    def __del__(self):\n"
+        "        self.client.close()\n"
+        "sys.modules['kept until the end'] = Owner()\n"
+    )
+    run(sys.executable, code, port_of(one))
+
+
+def test_a_process_forked_from_one_with_a_client_is_told_so() -> None:
+    """Its calls would wait for ever for threads that are not there. To close what it inherited does nothing."""
+    code = (
+        "import os, sys\n"
+        "from elastic_agent.rendezvous.endpoint import Endpoint\n"
+        "from elastic_agent.rendezvous.etcd.client import EtcdClient\n"
+        "from elastic_agent.rendezvous.etcd.ops import Read\n"
+        "from elastic_agent.rendezvous.store import StoreError\n"
+        "def ask(call):\n"
+        "    try:\n"
+        "        call()\n"
+        "    except StoreError as why:\n"
+        "        print(why, flush=True)\n"
+        "inherited, own = (EtcdClient([Endpoint('127.0.0.1', 1)], call_s=0.5) for _ in range(2))\n"
+        "ask(lambda: inherited.read(Read(b'k')))\n"
+        "if (child := os.fork()) == 0:\n"
+        "    ask(lambda: inherited.read(Read(b'k')))\n"
+        "    ask(lambda: own.watch(b'k'))\n"
+        "    inherited.close()\n"
+        "    own.close()\n"
+        "    os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "ask(lambda: inherited.read(Read(b'k')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / ".typing")},
+        capture_output=True, check=True, text=True, timeout=BOUND_S,
+    )  # fmt: skip
+    before, one, another, after = done.stdout.splitlines()
+    assert "connection refused" in before
+    assert one == another
+    assert "forked from one that has used it" in one
+    assert "connection refused" in after
+    assert "Traceback" not in done.stderr
 
 
 def test_both_versions_of_etcd_are_installed() -> None:

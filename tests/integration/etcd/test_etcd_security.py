@@ -72,7 +72,7 @@ def test_a_user_does_everything_below_its_prefix(client: EtcdClient) -> None:
     client.txn([is_absent(b"job/k")], [Put(b"job/k", b"1", lease.id)])
     watch = client.watch(b"job/", prefix=True)
     assert [item.value for item in client.read(Read(b"job/", prefix=True)).items] == [b"1"]
-    client.renew(lease)
+    client.keep_alive(lease)
     client.revoke(lease)
     assert watch.wait(REFUSED_WITHIN_S)[0].deleted
     assert client.health().version
@@ -314,7 +314,7 @@ def test_under_the_no_space_alarm_reads_deletes_and_renewals_work(version: str, 
                 client.put(Put(b"big", bytes(16 * 1024), lease.id))
         assert client.alarms() == ("NOSPACE",)
         assert any("NOSPACE" in error for error in client.health().errors)
-        client.renew(lease)
+        client.keep_alive(lease)
         assert client.read(Read(b"big")).items
         assert client.delete(Delete(b"big")) == 1
         with refused(EtcdNoSpace, "grant of a lease"):

@@ -31,6 +31,7 @@ from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.driver import health, inbound
 from elastic_agent.rendezvous.driver.connection import CallGuard, Connection
 from elastic_agent.rendezvous.driver.driver import Driver
+from elastic_agent.rendezvous.driver.outbound import Outbound
 from elastic_agent.rendezvous.driver.term import Term
 from elastic_agent.rendezvous.driver.threads import Heart
 from elastic_agent.rendezvous.etcd.election import Election
@@ -283,7 +284,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a call may take for ever", CallGuard.begin, operation(0).operand(1).times(1000)),
     Mutant("a heartbeat stands still", Heart.beat, assignment(3).operator("=")),
     Mutant("a refused record starves the heartbeat", Connection._repeat, branch(1).never()),
-    Mutant("a written record is not reported", Driver._write_record, call(-2).removed()),
+    Mutant("a written record is not reported", Outbound.write, call(-2).removed()),
     Mutant(
         "a record is written once, come what may",
         Connection._repeat,

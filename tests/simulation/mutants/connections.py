@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from elastic_agent.rendezvous.c10d import opening
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient
 
@@ -20,7 +21,7 @@ CONNECTIONS = (
     ),
     Mutant(
         "a connection that is closed at accept ends a newcomer",
-        c10d.open_c10d,
+        opening.open_c10d,
         branch(1).becomes(either(ITSELF, within("closed the connection", assignment(4).target))),
     ),
 )

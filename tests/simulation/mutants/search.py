@@ -11,7 +11,7 @@ from enum import Enum
 
 from elastic_agent.agent.lifecycle import machine as agent
 from elastic_agent.rendezvous.c10d import keys as c10d_keys
-from elastic_agent.rendezvous.c10d import notifications
+from elastic_agent.rendezvous.c10d import notifications, opening
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.coordinator import fencing as coordinator_fencing
 from elastic_agent.rendezvous.coordinator import machine as coordinator
@@ -40,6 +40,7 @@ DRIVERS = {
         health,
         c10d,
         c10d_keys,
+        opening,
         notifications,
         inbound,
         takeover,

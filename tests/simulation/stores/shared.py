@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_agent.rendezvous.c10d import claim as c10d_claim
-from elastic_agent.rendezvous.c10d import notifications
+from elastic_agent.rendezvous.c10d import notifications, opening
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
 from elastic_agent.rendezvous.codec import limits, records
@@ -131,7 +131,7 @@ class SharedTcpStore(SharedStore):
 
     def open(self, link: DriverLink, cancelled: Any, join: Join) -> Store:
         timeout_s = self.world.job.connect_timeout_s
-        return c10d.open_c10d(
+        return opening.open_c10d(
             "host:29400", "job", is_host=link.node.host, connect_timeout_s=timeout_s, cancelled=cancelled, join=join
         )
 
@@ -139,12 +139,13 @@ class SharedTcpStore(SharedStore):
         return [
             *super().substitutes(),
             (c10d, "connect", self._connect),
-            (c10d, "claim", lambda where, forced, shared: c10d_claim.Claim(where)),
-            (c10d, "serve", self._serve),
+            (opening, "connect", self._connect),
+            (opening, "claim", lambda where, forced, shared: c10d_claim.Claim(where)),
+            (opening, "serve", self._serve),
             (notifications, "KEEP", 16),
             (notifications, "NODES_PER_KEY", 4),
             (c10d, "DescriptorWatch", lambda warn: SimpleNamespace(check=lambda: None)),
-            (c10d, "connect_any", self._connect_any),
+            (opening, "connect_any", self._connect_any),
         ]
 
     def _serve(self, bound: object, where: object, forced: bool) -> tcpstore.Serving:

@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from elastic_agent.rendezvous.c10d import notifications
+from elastic_agent.rendezvous.c10d.keys import OVER
 from elastic_agent.rendezvous.codec import records as codec
 from elastic_agent.rendezvous.records import NodeState
 
@@ -111,8 +112,9 @@ class Server:
 
     def spoil(self, target: float, value: bytes) -> str:
         """A client from outside the job writes over a key, which is returned. `target`: a fraction of all keys but for
-        the records of nodes: one that is overwritten before it was read is lost, and its node waits."""
-        keys = sorted(key for key in self.keys if "/node/" not in key)
+        the records of nodes: one that is overwritten before it was read is lost, and its node waits; and for what
+        only other jobs read."""
+        keys = sorted(key for key in self.keys if "/node/" not in key and key != OVER)
         key = keys[int(target * len(keys))]
         self.keys[key] = value
         self._wake(key)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import greenlet
 from greenlet import getcurrent
 
-from elastic_agent.rendezvous.c10d import notifications
+from elastic_agent.rendezvous.c10d import notifications, opening
 from elastic_agent.rendezvous.c10d import store as c10d
-from elastic_agent.rendezvous.driver import connection, driver, fencing, health, term
+from elastic_agent.rendezvous.driver import connection, driver, fencing, health, outbound, term
 from elastic_agent.rendezvous.driver import threads as crew
 from elastic_agent.rendezvous.etcd import election
 
@@ -271,15 +271,17 @@ _QUEUE = SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
 SUBSTITUTES: list[Substitute] = [
     (crew, "threading", _THREADING),
     (crew, "time", _TIME),
-    (driver, "queue", _QUEUE),
     (driver, "threading", _THREADING),
     (fencing, "threading", _THREADING),
     (health, "time", _TIME),
+    (outbound, "queue", _QUEUE),
+    (outbound, "threading", _THREADING),
     (term, "queue", _QUEUE),
     (connection, "threading", _THREADING),
     (connection, "time", _TIME),
     (election, "time", _UNSKEWED),
-    (c10d, "threading", _THREADING),
+    (opening, "threading", _THREADING),
     (c10d, "time", _TIME),
+    (opening, "time", _TIME),
     (notifications, "time", _TIME),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -9,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from elastic_agent.rendezvous.driver.driver import Driver
-from elastic_agent.rendezvous.driver.events import LeadershipChanged, LoopAsked
+from elastic_agent.rendezvous.driver.events import LeadershipChanged, LoopAsked, StoreCameBack, StoreWentAway
 from elastic_agent.rendezvous.memory_store import ElectingSession, MemoryStore
 from elastic_agent.rendezvous.records import JobSpec
 from elastic_agent.rendezvous.store import Store, StoreUnreachable
@@ -119,3 +120,38 @@ def test_a_resignation_that_was_not_answered_is_repeated(monkeypatch: pytest.Mon
         loop.stands.set()
         assert lost.wait(BOUND_S)
         assert store.guest().lead("b", BOUND_S / 2) is not None
+
+
+def test_a_coordinator_resigns_only_while_the_store_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that ends as the store is away would wait for another answer that does not come."""
+    away, resigned = threading.Event(), threading.Event()
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    class Watched(ElectingSession):
+        def beat(self, node: str, count: int) -> int:
+            if away.is_set():
+                raise StoreUnreachable("no answer")
+            return super().beat(node, count)
+
+        def resign(self, epoch: int) -> None:
+            resigned.set()
+            super().resign(epoch)
+
+    def post(event: object) -> None:
+        loop.post(event)
+        if isinstance(event, StoreWentAway | StoreCameBack):
+            told.put(event)
+
+    monkeypatch.setattr("elastic_agent.rendezvous.memory_store.ElectingSession", Watched)
+    loop = LoopThatStops()
+    with closing(driver_on(MemoryStore(BOUND_S), "a", post)) as driver:
+        driver.open()
+        assert loop.leads.wait(BOUND_S)
+        away.set()
+        assert isinstance(told.get(timeout=BOUND_S), StoreWentAway)
+        driver.resign()
+        assert not resigned.is_set()
+        away.clear()
+        assert isinstance(told.get(timeout=BOUND_S), StoreCameBack)
+        driver.resign()
+        assert resigned.is_set()
