@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from .checkpoints.files import (
     sync_directory,
     write_file,
 )
-from .checkpoints.folder import Folder
+from .checkpoints.folder import Folder, Unread
 from .checkpoints.layouts import wanted
-from .checkpoints.lineage import Starts, begun, ends
+from .checkpoints.lineage import Starts, begun, ends, starts_of, unrelated
 from .checkpoints.manifest import NAME, Manifest
 from .checkpoints.tensor_files import Index
 from .checkpoints.transfer import CHUNK, Homes, Transfer, carry
@@ -52,6 +52,8 @@ class CheckpointChoice:
         self._world, self._folder, self._claim, self._homes, self._log = world, folder, claim, homes, log
         self._first = homes.first_of[world.rank]
         self._acts = self._first == world.rank
+        self._unread: Unread | None = None
+        """That the disk of this home reads no checkpoint."""
         self.starts: Starts = []
         """Those that lead to this one's checkpoints, itself included."""
 
@@ -67,6 +69,8 @@ class CheckpointChoice:
         over = {token: None for tokens, _ in claimed for token in tokens}
         self._folder.ended = ends(history for _, histories in claimed for history in histories)
         found = self._find(storage, things)
+        if found is not None:
+            self._part_with_others(found[1], [history for _, histories in claimed for history in histories])
         self.starts = begun(self._claim.token, found[1] if found is not None else None, over)
         self._folder.ended = {**self._folder.ended, **ends([self.starts])}
         return found
@@ -90,6 +94,7 @@ class CheckpointChoice:
                 f"no checkpoint in {self._folder.path} is whole on the nodes of this start: {lacking}; start with the "
                 "nodes that wrote it, or give an empty directory to begin anew"
             )
+        self._world.together(self._begin_anew)
         return None
 
     def _everywhere(self, look: Callable[[], Here | None]) -> dict[int, Here]:
@@ -108,7 +113,35 @@ class CheckpointChoice:
         return [over, self._folder.histories()]
 
     def _newest(self, skip: Collection[str]) -> Here | None:
-        return _told(self._folder.newest(skip))
+        try:
+            return _told(self._folder.newest(skip))
+        except Unread as unread:  # another node may have a checkpoint, or slower storage
+            self._unread = unread
+            return None
+
+    def _begin_anew(self) -> None:
+        """There is no checkpoint on any node. Raises Unread where that is the disk's word only."""
+        if self._unread is not None:
+            raise self._unread
+        if self._acts and self._folder.has_bad():
+            self._log(
+                f"no checkpoint in {self._folder.path} verifies, so the run begins anew, at step 0; WHY.txt in each "
+                "folder step-....bad says what is wrong with it"
+            )
+
+    def _part_with_others(self, manifest: Manifest, histories: Iterable[Starts]) -> None:
+        """A node may have come with checkpoints of another training, as of an earlier job in the same path. Retention
+        would take them for older ones of this."""
+        goes_on = starts_of(manifest)
+        if not any(unrelated(history, goes_on) for history in histories):
+            return
+        self._folder.goes_on = goes_on
+        if not self._world.rank:
+            self._log(
+                f"there are checkpoints of several trainings in {self._folder.path} on the nodes of this start: it "
+                f"goes on with the one of step {manifest.step}, and sets the others aside at its first checkpoint; "
+                "where another was meant, stop it before, and move this one away"
+            )
 
     def _fetched(self, storage: Storage | None) -> Here | None:
         """The newest copy on slower storage, which is a checkpoint here now."""

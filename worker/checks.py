@@ -1,23 +1,30 @@
-"""What `Run(...)` checks at its start, and refuses, and why."""
+"""What `Run(...)` checks at its start and its first save, and refuses, and why."""
 
 from __future__ import annotations
 
+import contextlib
+import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from .checkpoints.manifest import Manifest
-from .checkpoints.pieces import is_sharded
+from .checkpoints.pieces import has_memory, is_sharded
 from .data.order import VERSION as ORDER_VERSION
-from .errors import Misused, WrongState
+from .errors import Misused, NotResumable, WrongState
 from .frameworks.fsdp1 import adapted
 from .loop.log import RunLog
+from .world import World
 
 _WRAPPERS = {"module.": "DistributedDataParallel or DataParallel", "_orig_mod.": "torch.compile"}
 """What wraps a model, by what it puts before the names of the model's state."""
+_SAMPLED, _NUMBERS = 16, 8
+"""Parameters of a model that ranks compare, about, and numbers of each: other models differ in one of them."""
 
 
 def keepable(states: dict[str, Any]) -> dict[str, Any]:
@@ -25,6 +32,11 @@ def keepable(states: dict[str, Any]) -> dict[str, Any]:
     for name, thing in states.items():
         if not all(callable(getattr(thing, needed, None)) for needed in ("state_dict", "load_state_dict")):
             raise Misused(f"Run({name}=...): {type(thing).__name__} has no state_dict() and load_state_dict()")
+        if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(thing).__mro__):
+            raise Misused(
+                f"Run({name}=...): the state of a {type(thing).__name__} is gathered on one rank, when that is asked "
+                "for, and no checkpoint has it: shard the model by fully_shard, or use the optimizer itself"
+            )
     return adapted(states)
 
 
@@ -126,3 +138,57 @@ def _bare(name: str) -> str:
 
 def _count(word: str, names: Collection[str]) -> int:
     return sum(f"{part}." == word for name in names for part in name.split("."))
+
+
+def check_replicas(things: Mapping[str, Any], world: World, log: Callable[[str], None]) -> None:
+    """Collective: whether each model is the same on all ranks, as checkpoints keep that of one. Says where the
+    parameters differ. Raises NotResumable where the tensors do, as those of a pipeline's stages."""
+    if world.size == 1:
+        return
+    models = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module) and _is_made(thing)}
+    said: set[str] = set()
+    told = world.gather({name: [_shapes(net), _sample(net)] for name, net in models.items()})
+    for rank, of_rank in enumerate(told):
+        for name, (shapes, sample) in told[0].items():
+            others, numbers = of_rank.get(name, [None, []])
+            if others is None:  # what only some ranks give is refused where it is loaded
+                continue
+            if others != shapes:
+                raise NotResumable(
+                    f"{name!r} has other tensors on rank {rank} than on rank 0: only models with the same names and "
+                    "shapes on every rank are saved, as data parallel and fully sharded ones, and no pipeline's stages"
+                )
+            if not world.rank and not all(map(_about, numbers, sample)) and name not in said:
+                said.add(name)
+                log(
+                    f"{name!r} has other parameters on rank {rank} than on rank 0, and a start gives all ranks those "
+                    "of rank 0: keep them the same, as DistributedDataParallel does, or shard them by fully_shard"
+                )
+
+
+def _is_made(net: nn.Module) -> bool:
+    """Whether all of its tensors are there, as those of lazy layers are behind a first batch."""
+    held = (*net.parameters(), *net.buffers())
+    return not any(is_lazy(tensor) or tensor.is_meta for tensor in held)
+
+
+def _shapes(net: nn.Module) -> int:
+    """Equal for modules whose states have tensors of the same names, shapes and types."""
+    named = [(name, value) for name, value in net.state_dict().items() if isinstance(value, torch.Tensor)]
+    return zlib.crc32(repr([(name, list(value.shape), str(value.dtype)) for name, value in named]).encode())
+
+
+def _sample(net: nn.Module) -> list[float]:
+    """Some of the numbers of the parameters that this rank holds whole."""
+    whole = [held.detach() for held in net.parameters() if not is_sharded(held) and has_memory(held)]
+    found: list[float] = []
+    for held in whole[:: len(whole) // _SAMPLED + 1]:
+        with contextlib.suppress(NotImplementedError):  # of a type that torch has no numbers for, of half a byte say
+            numbers = held.flatten()[:_NUMBERS].to("cpu", torch.complex128).tolist()
+            found += [part for number in numbers for part in (number.real, number.imag)]
+    return found
+
+
+def _about(one: float, other: float) -> bool:
+    """Whether they are the same but for rounding; NaN is NaN."""
+    return abs(one - other) <= 1e-3 * max(abs(one), abs(other)) or repr(one) == repr(other)

@@ -23,5 +23,10 @@ class CheckpointNotWritten(WorkerLibraryError):
     """A checkpoint could not be written; the one before it stays."""
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says; its class where it says nothing, as MemoryError and NotImplementedError may."""
+    return str(error) or type(error).__name__
+
+
 class Misused(WorkerLibraryError, RuntimeError):
     """A call of the library at a place where it means nothing."""

@@ -55,10 +55,11 @@ class _Hook:
     """In the place of `sys.excepthook`."""
 
     def __init__(self, before: Callable[..., Any], log: Log, rank: int) -> None:
-        self._before, self._log, self._rank = before, log, rank
+        self._before, self._log, self._rank, self._pid = before, log, rank, os.getpid()
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, (Exception, KeyboardInterrupt)):
+        # A process that the script forks is no rank, and its end is not the rank's.
+        if isinstance(error, (Exception, KeyboardInterrupt)) and os.getpid() == self._pid:
             _end(self._log, self._rank, error)
         self._before(kind, error, trace)
 

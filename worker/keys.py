@@ -40,7 +40,7 @@ def mixed(key: int, first: int, count: int, step: int = 1) -> list[int]:
         return _mixed_with(numpy, key, first, count, step).tolist()  # type: ignore[no-any-return]
     import torch
 
-    z = torch.arange(first + 1, first + count * step + 1, step) * _signed(_GOLDEN) + _signed(key)
+    z = torch.arange(first + 1, first + count * step + 1, step, device="cpu") * _signed(_GOLDEN) + _signed(key)
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
     z = z ^ ((z >> 31) & ((1 << 33) - 1))

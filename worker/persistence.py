@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +30,7 @@ from .checkpoints.staging import PLAIN, Staging, size_of
 from .checkpoints.tensor_files import Index, fits_safetensors
 from .checkpoints.transfer import Homes
 from .checkpoints.writer import STATE, Order, SingleWriter, Writer
+from .checks import check_replicas
 from .errors import CheckpointNotWritten, Misused, NotResumable
 from .ledger import FILE as LEDGER
 from .loop import account
@@ -66,6 +68,10 @@ class Snapshot:
     label: str
 
 
+_made: weakref.WeakSet[Persistence] = weakref.WeakSet()
+"""Those of this process that are still in memory."""
+
+
 class Persistence:
     """One for each rank, made by all of them. A rank that does not write takes part in what is collective."""
 
@@ -81,8 +87,13 @@ class Persistence:
         """retention, form, copy_to: as `Run`. Collective. Raises Misused."""
         if form not in FORMATS:
             raise Misused(f"Run(format={form!r}): there are {' and '.join(map(repr, FORMATS))}")
+        if _made:
+            # A run and what it consists of know each other: one that the script has let go, as after a fold, would
+            # keep its model and the buffers of its saves in memory until the interpreter looks for such rings.
+            gc.collect()
+        _made.add(self)
         self._world, self._log, self._form = world, log, form
-        retention = retention or Retention()
+        retention = Retention.checked(retention)
         number = int(os.environ.get("ELASTIC_AGENT_ROUND", "0"))
         # Unique to this start of the run; ordering is by rounds and steps, never by this time.
         token = world.broadcast(f"{socket.gethostname()}-{number}-{os.getpid()}-{time.time_ns():x}")
@@ -97,6 +108,8 @@ class Persistence:
         self._parties: dict[int, Party] = {}
         self._starts: Starts = []
         """Those that lead to this one's checkpoints, itself included."""
+        self._unchecked: Mapping[str, Any] | None = None
+        """What the ranks have yet to compare."""
         self._staging = Staging()
         self._held_s = 0.0
         """How long the last save held the training up; 0: none was made."""
@@ -138,12 +151,16 @@ class Persistence:
         parts of a checkpoint are on no node, or cannot be copied.
         """
         self._check_copies(things)
+        self._unchecked = things
         choice = CheckpointChoice(self._world, self.folder, self._claim, self.homes, self._log)
         found = choice.reach(self._storage, things)
         self._starts = choice.starts
         if found is None:
             return None
         folder, manifest = found
+        # The start before may have ended in the midst of its copy, and this one may find nothing left to do.
+        if self._copier is not None and not manifest.elsewhere:
+            self._copier.offer(folder)
         return Found(manifest, read_file(folder / LEDGER), lambda things: load_states(folder, manifest, things))
 
     def _check_copies(self, things: Mapping[str, Any]) -> None:
@@ -184,8 +201,14 @@ class Persistence:
         began_s = time.monotonic()
         if account.current is not None:
             account.current.took(snapshot.step)
-        with suppress(CheckpointNotWritten):
+        try:
             self._writer.wait()
+        except CheckpointNotWritten as failed:
+            if isinstance(failed.__cause__, NotResumable):  # no further attempt would be another
+                raise failed.__cause__ from None
+        if self._unchecked is not None:
+            check_replicas(self._unchecked, self._world, self._log)
+            self._unchecked = None
         sharded = any(is_sharded(tensor) for _, tensor in savable(states))
         mine = self.homes.members(self._first)
         large = len(mine) > 1 and size_of(states) >= SHARED_BYTES and self._form == "torch"
@@ -259,7 +282,9 @@ class Persistence:
         if kinds(skeleton) <= READABLE:
             return
         for name, state in skeleton.items():
-            if why := why_unreadable(rebuild(state, lambda path, held: torch.empty(0) if has_memory(held) else held)):
+            if why := why_unreadable(
+                rebuild(state, lambda path, held: torch.empty(0, device="cpu") if has_memory(held) else held)
+            ):
                 raise NotResumable(
                     f"no start could load the state of {name!r} from a checkpoint: {why}; keep plain values and "
                     "tensors in it, as float(x) makes them, or call torch.serialization.add_safe_globals([...]) in the "

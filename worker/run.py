@@ -42,7 +42,7 @@ from .schedule import Every, Exchanges, Timetable, checked
 from .shards.conditions import accept
 from .shards.digest import digest
 from .shards.sharding import Sharding
-from .values import Vars, compare
+from .values import Vars, kept_of
 from .world import World
 
 _VARS, _STREAMS, _METRICS = "run.vars", "run.streams", "run.metrics"
@@ -106,7 +106,7 @@ class Run(Body):
         self._watched = self._marks.shows or account.current is not None
         self._saved = self._reached()
         self._timetable = Timetable(self._every, self.log.info)
-        self._forgotten = Forgotten(self.account, self.log, self._world)
+        self._forgotten = Forgotten(self.account, self.log, self._world, states, self.steps - self._began)
         # What a script draws before its loops over loaders, as `random_split` does, is the same in each start and on
         # all ranks; steps alone have one place.
         self._key_main(0, 0) if self.account.kept or not self.steps else self._key_main()
@@ -192,7 +192,7 @@ class Run(Body):
         if self._watched:
             self._marks.step()
         if not looping:
-            self._forgotten.stepped()
+            self._forgotten.stepped(in_epoch=self._early.within)
             self.asked()
 
     def shards(self, batch: Any) -> Iterator[Any]:
@@ -213,7 +213,7 @@ class Run(Body):
 
     def save(self, label: str = "") -> None:
         """Asks for a checkpoint, on any rank: made at the next exchange. label: keeps it beyond retention."""
-        self._requests.label = label
+        self._requests.label = str(label or "")
 
     def stop(self) -> None:
         """Asks for the end, on any rank, of a job that is to go on later: at the next exchange all ranks save and,
@@ -354,7 +354,7 @@ class Run(Body):
         self._enter()
         began_s = monotonic()
         label = next((text for text in self._world.gather(label) if text), "")
-        compare(self.vars, self._world, self.log)
+        variables = kept_of(self.vars, self._world, self.log)
         # Of two checkpoints of one place that differ in `asked`, both are kept.
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "began": self._began, "asked": self._asked}
         run |= {"world_size": self.world_size, "means": self._reductions.means(), "rehearsed": self.account.rehearsed}
@@ -364,7 +364,7 @@ class Run(Body):
         run |= {"loaders": known | {name: loader.identity() for name, loader in self._loaders.items()}}
         snapshot = Snapshot(self.steps, self.account.places(), run, self._ledger.head(), self._ledger.to_bytes(), label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
-        states[_VARS], states[_METRICS] = self.vars.state_dict(), self._reductions.metrics()
+        states[_VARS], states[_METRICS] = variables, self._reductions.metrics()
         states[_STREAMS] = self._streams | {name: loader.stream_state for name, loader in self._loaders.items()}
         self._persistence.save(snapshot, states)
         self.log.info("checkpoint of step %d, level %s", self.steps, self.level)

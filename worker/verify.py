@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +15,12 @@ from .checkpoints.folder import Folder, Kept
 from .checkpoints.foreign import check_foreign
 from .checkpoints.lineage import ends, left_behind
 from .checkpoints.manifest import NAME, Manifest
-from .errors import CheckpointDamaged
+from .errors import CheckpointDamaged, WrongState
 from .ledger import FILE as LEDGER
 from .ledger import Ledger
+
+UNREAD = 74
+"""The status where nothing was verified, or nobody could be told; EX_IOERR of sysexits.h."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +42,16 @@ def verify(directory: Path) -> Report:
     alone = (directory / NAME).is_file()
     folder = Folder(directory.absolute().parent if alone else directory, lambda text: None)
     lines, newest = [], None
-    damaged, gone, ended = False, False, ends(folder.histories())
+    damaged, gone, ended = False, False, _ended(folder)
     for kept in [Kept(directory.absolute(), 0)] if alone else folder.kept():
         try:
             manifest, ledger = folder.verify(kept.path), read_file(kept.path / LEDGER)
-        except (CheckpointDamaged, OSError) as damage:
+        except (CheckpointDamaged, WrongState, OSError) as damage:
             if not kept.path.exists():
                 gone = True  # a training that goes on has removed it meanwhile, and has a newer one
                 continue
-            lines.append(f"{kept.path.name}: DAMAGED: {damage}")
+            found = "of a later version, not looked at" if isinstance(damage, WrongState) else "DAMAGED"
+            lines.append(f"{kept.path.name}: {found}: {damage}")
             damaged = True
             continue
         if why := left_behind(manifest, ended):
@@ -60,6 +67,12 @@ def verify(directory: Path) -> Report:
         return Report((*lines, f"{directory}: no checkpoint that verifies"), False)
     ledger_lines, exact = _ledger(*newest)
     return Report((*lines, *ledger_lines), exact and not damaged)
+
+
+def _ended(folder: Folder) -> dict[str, int]:
+    with contextlib.suppress(WrongState):  # said of the checkpoint that it is of
+        return ends(folder.histories())
+    return {}
 
 
 def verify_file(path: Path) -> Report:
@@ -94,20 +107,44 @@ def _ledger(path: Path, manifest: Manifest, kept: bytes) -> tuple[list[str], boo
 
 def main(arguments: list[str]) -> int:
     """`python -m elastic_agent.worker verify [--json] DIR`, or a FILE.pt from elsewhere: 0 where all is proved, 1 where
-    it is not, 2 for a wrong command."""
+    it is not, 2 for a wrong command, 74 where that cannot be read or the report not be printed."""
     in_json = "--json" in arguments
     words = [word for word in arguments if word != "--json"]
     if len(words) != 2 or words[0] != "verify":
-        sys.stderr.write("usage: python -m elastic_agent.worker verify [--json] DIR|FILE.pt\n")
+        _say("usage: python -m elastic_agent.worker verify [--json] DIR|FILE.pt")
         return 2
     path = Path(words[1])
     try:
         report = verify_file(path) if path.is_file() else verify(path)
     except FileNotFoundError as error:
-        sys.stderr.write(f"{error}; give the directory that Run(...) was given\n")
+        _say(f"{error}; give the directory that Run(...) was given")
         return 2
-    if in_json:
-        sys.stdout.write(json.dumps({"proved": report.proved, "lines": report.lines}) + "\n")
-    else:
-        sys.stdout.writelines(f"{line}\n" for line in report.lines)
-    return 0 if report.proved else 1
+    except OSError as error:
+        _say(f"{path} cannot be read: {error.strerror}; nothing was verified")
+        return UNREAD
+    lines = [json.dumps({"proved": report.proved, "lines": report.lines})] if in_json else report.lines
+    return (0 if report.proved else 1) if _printed(lines) else UNREAD
+
+
+def _printed(lines: Iterable[str]) -> bool:
+    """Whether stdout took them; where it was closed from the beginning (`>&-`), nobody wants them."""
+    if sys.stdout is None:
+        return True
+    try:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.flush()
+    except OSError as error:
+        # What is left would be tried again at the end of the process, which then ends with 120.
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+        if not isinstance(error, BrokenPipeError):  # else whoever reads has read enough
+            _say(f"the report cannot be printed: {error.strerror}; make room, and verify again")
+        return False
+    return True
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # stderr may be closed, or be a file on the same disk
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

@@ -7,21 +7,24 @@ import contextlib
 import ctypes
 import json
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 
 from . import errors
-from .errors import Misused, WorkerLibraryError
+from .errors import Misused, WorkerLibraryError, text_of
 
+_HOST = "cpu"
+"""Where messages are, also where a script has called `torch.set_default_device("cuda")`."""
 _LENGTH, _SHORT = 8, 1016
 """Bytes of a message's length, and of a message that goes with it in one exchange."""
 PATIENCE_S = 60.0
-"""How long a rank waits for the others in `Party.most` before `Party.waited` is called."""
+"""How long this library waits in silence: for other ranks (`Party.waited` is called then), a disk, or copies."""
 GLOO_TIMEOUT = timedelta(minutes=30)
 """Of a gloo group that is given none (torch 2.13, `default_pg_timeout`)."""
 
@@ -61,10 +64,10 @@ class Party:
 
     def _gather_equal(self, data: bytes, size: int) -> list[bytes]:
         """Collective: so many bytes of each rank, zeros behind its data."""
-        mine = torch.zeros(size, dtype=torch.uint8)
+        mine = torch.zeros(size, dtype=torch.uint8, device=_HOST)
         if data:
             mine[: len(data)] = _tensor_of(data)
-        parts = [torch.zeros(size, dtype=torch.uint8) for _ in range(self.size)]
+        parts = [torch.zeros(size, dtype=torch.uint8, device=_HOST) for _ in range(self.size)]
         dist.all_gather(parts, mine, group=self._group())
         return [_bytes_of(part) for part in parts]
 
@@ -72,7 +75,7 @@ class Party:
         """Collective: the largest of each number over all ranks."""
         if self.size == 1:
             return numbers
-        largest = torch.tensor(numbers, dtype=torch.int64)
+        largest = torch.tensor(numbers, dtype=torch.int64, device=_HOST)
         self._finish(dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group(), async_op=True))
         return [int(number) for number in largest]
 
@@ -107,7 +110,7 @@ class Party:
             made = act()
         except Exception as error:  # noqa: BLE001 - raised again below, when the others know
             failed = error
-        said = self.gather([made if failed is None else str(failed), type(failed).__name__ if failed else ""])
+        said = self.gather([made if failed is None else text_of(failed), type(failed).__name__ if failed else ""])
         if failed is not None:
             raise failed
         for rank, (text, kind) in enumerate(said):
@@ -127,8 +130,8 @@ class World(Party):
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             # The training's own groups carry no message of ours, whatever their backend is.
             if self.size > 1:
-                atexit.register(leave_groups)
-                self._group = _new_group(None)
+                atexit.register(leave_groups, os.getpid())
+                self._group = _group_of_all()
                 # A rank that has its group may fail in its next line; the others would fail in the midst of theirs, and
                 # name a connection instead of what is wrong.
                 self.sum([0.0])
@@ -158,11 +161,11 @@ class World(Party):
         """Collective: the bytes of `source`."""
         if self.size == 1:
             return data
-        length = torch.tensor([len(data)])
+        length = torch.tensor([len(data)], device=_HOST)
         dist.broadcast(length, source, group=self._group())
         if not int(length):
             return b""
-        buffer = _tensor_of(data) if self.rank == source else torch.empty(int(length), dtype=torch.uint8)
+        buffer = _tensor_of(data) if self.rank == source else torch.empty(int(length), dtype=torch.uint8, device=_HOST)
         dist.broadcast(buffer, source, group=self._group())
         return data if self.rank == source else _bytes_of(buffer)
 
@@ -170,13 +173,26 @@ class World(Party):
         """Collective: the sums over all ranks, in double precision."""
         if self.size == 1:
             return numbers
-        totals = torch.tensor(numbers, dtype=torch.float64)
+        totals = torch.tensor(numbers, dtype=torch.float64, device=_HOST)
         dist.all_reduce(totals, group=self._group())
         return [float(total) for total in totals]
 
 
 _ours: weakref.WeakSet[Any] = weakref.WeakSet()
 """The groups of this library, as long as torch holds them."""
+
+
+_of_thread = threading.local()
+
+
+def _group_of_all() -> Callable[[], Any]:
+    """One for all runs of a thread, whose messages keep their order: each group has threads and sockets for as long as
+    the training's own is there, and a script may make a hundred runs, one a fold."""
+    whole, patience = dist.group.WORLD, _patience_of_all()
+    kept = getattr(_of_thread, "kept", None)
+    if kept is None or kept[0]() is not whole or kept[1] != patience or kept[2]() is None:
+        kept = _of_thread.kept = (weakref.ref(whole), patience, _new_group(None))
+    return cast("Callable[[], Any]", kept[2])
 
 
 def _new_group(members: list[int] | None) -> Callable[[], Any]:
@@ -199,10 +215,12 @@ def _patience_of_all() -> timedelta:
     return max(known)
 
 
-def leave_groups() -> None:
+def leave_groups(made_by: int) -> None:
     """At the end of an interpreter: threads of a gloo group that is still there may abort the process. The training's
-    own group is left as well where it is gloo's; others may wait for ranks."""
-    if not (dist.is_available() and dist.is_initialized()):
+    own group is left as well where it is gloo's; others may wait for ranks.
+
+    made_by: the process whose groups they are. One that it forks has none of the threads, and would wait for them."""
+    if os.getpid() != made_by or not (dist.is_available() and dist.is_initialized()):
         return
     if dist.get_backend() == dist.Backend.GLOO:
         dist.destroy_process_group()

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import CheckpointDamaged, Misused, WorkerLibraryError, WrongState
+from ..errors import CheckpointDamaged, Misused, WorkerLibraryError, WrongState, text_of
+from ..world import PATIENCE_S
 from .files import CheckedWriter, Content, Reader, compare, read_file, sums_of, sync_directory
 from .folder import Folder, Retention, in_the_way, newest_first, next_name
-from .lineage import ends, left_behind, starts_of
+from .lineage import Starts, ends, left_behind, starts_of, unrelated
 from .manifest import NAME, Manifest
 
 _CHUNK = 16 << 20
@@ -134,16 +135,19 @@ def storage_at(where: str | os.PathLike[str]) -> Storage:
     return Remote(place) if "://" in place else Directory(Path(place).absolute())
 
 
-def send(storage: Storage, path: Path) -> None:
+def send(storage: Storage, path: Path) -> Manifest:
     """Copies one checkpoint, its manifest last. Of one that cannot be copied nothing stays: the storage may be full.
-    Raises CheckpointDamaged where it is not as it was written."""
+    One that is there already is left as it is. Raises CheckpointDamaged where it is not as it was written."""
     manifest = Manifest.read(path)
     folder = _free(storage, manifest)
+    if _manifest_of(storage, folder) is not None:
+        return manifest
     try:
         for name, content in manifest.files.items():
             compare(name, sums_of(path / name), content)
             storage.send(path / name, folder)
         storage.send(path / NAME, folder)
+        return manifest
     except Exception:
         with suppress(Exception):  # what is raised says what is wrong with the storage
             if _manifest_of(storage, folder) is None:
@@ -205,6 +209,8 @@ class _Copy:
     label: str
     left_behind: str
     """Why it is in no history (`lineage`); empty for one that is."""
+    starts: Starts
+    """That led to it."""
     whole: bool
     """It has a manifest, which is written last."""
 
@@ -222,9 +228,9 @@ def _survey(storage: Storage) -> list[_Copy]:
             manifests[name] = there
     ended = ends(starts_of(there) for there in manifests.values())
     return [
-        _Copy(name, step, there.label, left_behind(there, ended), whole=True)
+        _Copy(name, step, there.label, left_behind(there, ended), starts_of(there), whole=True)
         if (there := manifests.get(name)) is not None
-        else _Copy(name, step, "", "", whole=False)
+        else _Copy(name, step, "", "", [], whole=False)
         for name, step in names
     ]
 
@@ -239,6 +245,8 @@ class Copier:
         self._waiting: list[Path] = []
         self._now: Path | None = None
         self._thread: threading.Thread | None = None
+        self._begins = True
+        """Whether nothing was copied yet."""
 
     def offer(self, path: Path) -> None:
         """A checkpoint to copy."""
@@ -256,15 +264,23 @@ class Copier:
     def wait(self) -> None:
         """Until all that was offered is copied, or was given up."""
         with self._changed:
-            self._changed.wait_for(lambda: self._thread is None)
+            if not self._changed.wait_for(lambda: self._thread is None, PATIENCE_S):
+                left = ", ".join(path.name for path in [self._now, *self._waiting] if path is not None)
+                self._log(
+                    f"{left} cannot be copied to slower storage within {PATIENCE_S:g} s, and the end of the run waits "
+                    "for it; all of it is on the disk, so that the run may be ended"
+                )
+                self._changed.wait_for(lambda: self._thread is None)
 
     def _run(self) -> None:
         while (path := self._next()) is not None:
+            doing = f"copy {path.name} to"
             try:
-                send(self._storage, path)
-                self._retain()
+                sent = send(self._storage, path)
+                doing = "remove an old copy from"
+                self._retain(sent)
             except Exception as error:  # noqa: BLE001 - each storage has errors of its own
-                self._log(f"cannot copy {path.name} to slower storage: {error}; training goes on")
+                self._log(f"cannot {doing} slower storage: {text_of(error)}; training goes on")
 
     def _next(self) -> Path | None:
         with self._changed:
@@ -274,9 +290,12 @@ class Copier:
                 self._changed.notify_all()
             return self._now
 
-    def _retain(self) -> None:
+    def _retain(self, sent: Manifest) -> None:
+        """sent: what was copied last. What another training has copied there is not ours to remove."""
         newest = 0
-        for copy in _survey(self._storage):
+        ours = [each for each in _survey(self._storage) if not unrelated(each.starts, starts_of(sent))]
+        self._compare(sent.step, [each.step for each in ours if each.whole and not each.left_behind])
+        for copy in ours:
             kept = copy.label or (self._retention.every and copy.step % self._retention.every == 0)
             if kept or copy.left_behind:
                 continue
@@ -284,6 +303,15 @@ class Copier:
             newest += copy.whole
             if newest > self._retention.newest - (not copy.whole):
                 self._storage.remove(copy.name)
+
+    def _compare(self, step: int, copied: list[int]) -> None:
+        """Says at a start whose own checkpoint is an old one, as on a disk that was put back, that there is a newer."""
+        begins, self._begins = self._begins, False
+        if begins and max(copied, default=0) > step:
+            self._log(
+                f"slower storage has a copy of step {max(copied)}, and this start goes on from step {step}, which it "
+                "found on its own disk: where that one was meant, stop it, and move away what is on the disk"
+            )
 
 
 def _label(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
@@ -63,13 +64,23 @@ class Sums:
         return Content(self.length, (*self._done, *rest))
 
 
+def _named(error: OSError, path: Path) -> OSError:
+    """The error with the file that it is of, which calls by a descriptor do not know."""
+    if error.filename is None:
+        error.filename = str(path)
+    return error
+
+
 class CheckedWriter(io.RawIOBase):
     """A file that is written once, from its beginning to its end, and synced when it is closed."""
+
+    _fd = -1
+    """Of one that could not be opened, which the interpreter closes all the same."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self.sums = Sums()
+        self._path, self.sums = path, Sums()
         self.failed: OSError | None = None
         """What the disk said first; torch.save raises an error of its own about it."""
 
@@ -86,20 +97,24 @@ class CheckedWriter(io.RawIOBase):
             while len(rest):
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            self.failed = self.failed or error
+            self.failed = self.failed or _named(error, self._path)
             raise
         self.sums.add(view)
         return len(view)
 
     def finish(self) -> Content:
         """Brings the file to disk and closes it."""
-        os.fsync(self._fd)
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise _named(error, self._path) from None
         self.close()
         return self.sums.content()
 
     def close(self) -> None:
         if not self.closed:
-            os.close(self._fd)
+            if self._fd >= 0:
+                os.close(self._fd)
             super().close()
 
 
@@ -135,11 +150,14 @@ def place_file(aside: Path, named: Path, data: bytes, check: Callable[[], None] 
 class Reader(io.RawIOBase):
     """A file to read, of which torch.load and others may take what they like. Closed at the end of `with`."""
 
+    _fd = -1
+    """As of a `CheckedWriter`."""
+
     def __init__(self, path: Path, first: int = 0, length: int | None = None) -> None:
         """first, length: the bytes that are shown; without them, all."""
         super().__init__()
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._first, self._at = first, 0
+        self._path, self._first, self._at = path, first, 0
         self.length = os.fstat(self._fd).st_size - first if length is None else length
         self.failed: OSError | None = None
         """What the disk said first; torch.load raises an error of its own about it."""
@@ -168,14 +186,15 @@ class Reader(io.RawIOBase):
             while len(rest) and (got := os.preadv(self._fd, [rest], self._first + self._at + count)):
                 count, rest = count + got, rest[got:]
         except OSError as error:
-            self.failed = self.failed or error
+            self.failed = self.failed or _named(error, self._path)
             raise
         self._at += count
         return count
 
     def close(self) -> None:
         if not self.closed:
-            os.close(self._fd)
+            if self._fd >= 0:
+                os.close(self._fd)
             super().close()
 
 
@@ -261,9 +280,12 @@ def compare(name: str, found: Content, wanted: Content) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Brings the entries of a directory to disk."""
+    """Brings the entries of a directory to disk, where the file system does that for directories."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(fd)

@@ -14,12 +14,14 @@ from pathlib import Path
 
 from ...proto.endings import MARK
 from ..errors import CheckpointDamaged, Misused, WrongState
+from .fence import NAME as FENCE
 from .fence import Claim, check, claim
 from .files import check_file, sync_directory, write_file
-from .lineage import Starts, left_behind, starts_of
+from .lineage import Starts, left_behind, starts_of, unrelated
 from .manifest import Manifest
 
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
+_BAD = re.compile(rf"{_STEP.pattern}\.bad\d*")
 _ASIDE = re.compile(rf"\.(step-\d+(-\d+)?\..+|trash-.+|round\.json\..+|{re.escape(MARK)}\..+|probe-.+)")
 
 
@@ -44,6 +46,13 @@ class Retention:
                 f"Retention(newest={self.newest}, every={self.every}): the newest checkpoint always stays, so `newest` "
                 "is 1 or more; sys.maxsize keeps all"
             )
+
+    @classmethod
+    def checked(cls, keep: Retention | None) -> Retention:
+        """What was asked for, else the default. Raises Misused where it is something else."""
+        if keep is not None and not isinstance(keep, cls):
+            raise Misused(f"keep={keep!r} is no Retention; give keep=Retention(newest=3)")
+        return keep or cls()
 
 
 def name_of(step: int, again: int = 1) -> str:
@@ -80,6 +89,11 @@ class Folder:
         self.path, self._log = path, log
         self.ended: Mapping[str, int] = {}
         """Of starts that others went on from: the last step; see `lineage`."""
+        self.goes_on: Starts = []
+        """Where there are checkpoints of several trainings: the starts that led to the one that this start goes on
+        from. The others are set aside once this start has committed one; until then somebody may choose another."""
+        self._unread: list[tuple[Path, OSError]] = []
+        """Checkpoints that the disk would not read, and what it said."""
         try:
             with may_write(path):
                 path.mkdir(parents=True, exist_ok=True)
@@ -91,6 +105,10 @@ class Folder:
         with os.scandir(self.path) as entries:
             names = [entry.name for entry in entries]
         return [Kept(self.path / name, step) for name, step in newest_first(names)]
+
+    def has_bad(self) -> bool:
+        """Whether one was set aside as damaged, by this start or an earlier one."""
+        return any(_BAD.fullmatch(name) for name in os.listdir(self.path))
 
     def histories(self) -> list[Starts]:
         """Of each checkpoint that can be read: the starts that led to it."""
@@ -104,10 +122,10 @@ class Folder:
         """The newest checkpoint whose every byte is as it was written. One that is not is set aside, with why, as is
         one that a later start has left behind.
 
-        skip: identities of some that are passed over. Raises OSError where none verifies and the disk would not read
-        one: a run does not begin anew because of that.
+        skip: identities of some that are passed over. Raises Unread where none verifies and the disk would not read
+        one: a run does not begin anew because of that, nor does the start after this one.
         """
-        unread: OSError | None = None
+        self._unread = []
         for kept in self.kept():
             try:
                 manifest = Manifest.read(kept.path)
@@ -116,15 +134,24 @@ class Folder:
                 if why := left_behind(manifest, self.ended):
                     self.set_aside(kept.path, why, "stale")
                     continue
-                return kept.path, self.verify(kept.path)
+                found = kept.path, self.verify(kept.path)
             except CheckpointDamaged as damage:
                 self.set_aside(kept.path, str(damage))
             except OSError as error:
-                unread = unread or error
-                self.set_aside(kept.path, f"it cannot be read: {error}")
-        if unread is not None:
-            raise unread
+                self._unread.append((kept.path, error))
+            else:
+                self._give_up()
+                return found
+        if self._unread:
+            raise Unread(self.path, *self._unread[0])
         return None
+
+    def _give_up(self) -> None:
+        """Sets aside what the disk would not read, once the run goes on from something else: the next start would go on
+        from it, and drop what was trained meanwhile."""
+        for path, error in self._unread:
+            self.set_aside(path, f"it cannot be read: {error}")
+        self._unread = []
 
     def verify(self, path: Path) -> Manifest:
         """Reads all of a checkpoint. Raises CheckpointDamaged with what is wrong, WrongState for a later format."""
@@ -144,6 +171,7 @@ class Folder:
 
         One with the same content may be there: another node that shares this directory was first.
         """
+        self._give_up()
         names = [kept.path.name for kept in self.kept()]
         return self.path / next_name(manifest.step, names, lambda name: self._take(self.path / name, aside, manifest))
 
@@ -175,10 +203,8 @@ class Folder:
         aside = path.with_name(f"{path.name}.{ending}")
         while aside.exists():
             aside = path.with_name(f"{path.name}.{ending}{next(numbers)}")
-        fault = "damaged" if ending == "bad" else ending
-        self._log(
-            f"checkpoint {path.name} is {fault} and is set aside as {aside.name}: {why}; the one before it is used"
-        )
+        fault, then = ("damaged", "; one before it is used, if there is any") if ending == "bad" else (ending, "")
+        self._log(f"checkpoint {path.name} is {fault} and is set aside as {aside.name}: {why}{then}")
         try:
             path.rename(aside)
             write_file(aside / "WHY.txt", f"{why}\n".encode())
@@ -189,8 +215,9 @@ class Folder:
 
     def claim(self, mine: Claim) -> list[str]:
         """From now on only this start commits here. Gives the tokens of those that did before. Raises WrongState where
-        a newer round of the same job has begun."""
-        return claim(self.path, mine)
+        a newer round of the same job has begun, and as `may_write`."""
+        with may_write(self.path):
+            return claim(self.path, mine)
 
     def check_claim(self, mine: Claim) -> None:
         """Raises WrongState where another start has claimed the directory since."""
@@ -216,6 +243,9 @@ class Folder:
                 manifest = Manifest.read(kept.path)
             except (CheckpointDamaged, WrongState, OSError):
                 continue  # what cannot be read is set aside at the next start, not removed
+            if unrelated(starts_of(manifest), self.goes_on):
+                self.set_aside(kept.path, "it is of another training than the one that goes on here", "stale")
+                continue
             if left_behind(manifest, self.ended):
                 continue  # as is what an older start committed
             if manifest.label or (retention.every and kept.step % retention.every == 0):
@@ -241,12 +271,30 @@ class Folder:
         sync_directory(self.path)
 
 
+class Unread(OSError):
+    """The disk reads none of the checkpoints that are there."""
+
+    def __init__(self, path: Path, newest: Path, why: OSError) -> None:
+        """path: of the directory. newest, why: the newest of them, and what the disk said."""
+        super().__init__(
+            f"no checkpoint in {path} can be read, and the run does not begin anew: {newest.name}: {why}; start it "
+            "again when the disk reads them, or give an empty directory to begin anew"
+        )
+
+
 @contextlib.contextmanager
 def may_write(path: Path) -> Iterator[None]:
-    """Around the first write to a directory of checkpoints. Raises Misused where it is refused to this user."""
+    """Around the first writes to a directory of checkpoints. Raises Misused where they are refused to this user, and
+    OSError that says what to do where there is no room for them."""
     try:
         yield
     except OSError as refused:
+        if refused.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OSError(
+                refused.errno,
+                f"{refused.strerror}: {path} has no room for {FENCE}, by which a start claims it; free a MiB there, "
+                "and start again",
+            ) from None
         if refused.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         raise Misused(

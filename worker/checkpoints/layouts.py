@@ -31,7 +31,7 @@ def fill(skeleton: dict[str, Any], folder: Path, index: Index, things: Mapping[s
         if first not in made:
 
             def read(at: tuple[int, ...], size: tuple[int, ...]) -> torch.Tensor:
-                return read_box(folder, index, first, at, torch.empty(size, dtype=tensor.dtype))
+                return read_box(folder, index, first, at, torch.empty(size, dtype=tensor.dtype, device="cpu"))
 
             if like is None:
                 here = torch.empty_like(tensor, device="cpu")

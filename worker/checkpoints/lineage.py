@@ -53,3 +53,10 @@ def left_behind(manifest: Manifest, ended: Mapping[str, int]) -> str:
         return ""
     start = f"round {manifest.round}" if manifest.round else "an earlier start"
     return f"{start} committed step {manifest.step} after a later start had gone on from its step {last}"
+
+
+def unrelated(history: Starts, other: Starts) -> bool:
+    """Whether two checkpoints are of two trainings, by the starts that led to each; not where it may only be that the
+    first starts are not named any more."""
+    named = history and other and max(len(history), len(other)) < _MOST
+    return bool(named) and {token for token, _ in history}.isdisjoint(token for token, _ in other)

@@ -53,8 +53,10 @@ class Manifest:
         return {name: content for name, content in {**self.files, **self.elsewhere}.items() if name.endswith(PART)}
 
     def identity(self) -> str:
-        """What two nodes that save the same state of the same run agree on."""
-        return json.dumps([self.ledger, self.run, self.places, self.round, self.label], sort_keys=True, default=index)
+        """What two nodes that save the same state of the same run agree on. Without a loader of the run's only the step
+        tells one from another."""
+        told = [self.step, self.ledger, self.run, self.places, self.round, self.label]
+        return json.dumps(told, sort_keys=True, default=index)
 
     def to_bytes(self) -> bytes:
         kept = {**self.__dict__, "format": FORMAT if self.elsewhere else 1}

@@ -53,11 +53,13 @@ class Staging:
         """
         self._used, self._on_host, self._devices = {}, [], set()
         shared: dict[tuple[Any, ...], torch.Tensor] = {}
-        copied = rebuild(state, lambda path, tensor: self._copy(tensor, path, shared), other=_copied)
-        pairs, self._on_host = self._on_host, []
-        fill(pairs)
-        for device in self._devices:
-            torch.cuda.synchronize(device)
+        # An evaluation may ask for a copy in inference mode, and a buffer that is made there takes none outside of it.
+        with torch.inference_mode(False), torch.no_grad():
+            copied = rebuild(state, lambda path, tensor: self._copy(tensor, path, shared), other=_copied)
+            pairs, self._on_host = self._on_host, []
+            fill(pairs)
+            for device in self._devices:
+                torch.cuda.synchronize(device)
         self._buffers = self._used
         return copied
 
@@ -111,12 +113,10 @@ def fill(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         return
     # A list's iterator gives each part to one thread.
     parts = iter([part for pair in pairs for part in _parts(*pair)])
-    mode = torch.is_inference_mode_enabled()  # of this thread; buffers may be of it
 
     def work() -> None:
-        with torch.inference_mode(mode):
-            for copy in parts:
-                copy()
+        for part in parts:
+            part()
 
     share(work, MOST, "staging")
 

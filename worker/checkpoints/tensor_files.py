@@ -156,7 +156,7 @@ def _read_piece(folder: Path, record: Record) -> torch.Tensor:
     if file != SAFETENSORS:
         return cast("torch.Tensor", load_tensors(folder / file, at, length))
     with Reader(folder / file, at, length) as reader:
-        made = torch.empty(sizes, dtype=getattr(torch, kind))
+        made = torch.empty(sizes, dtype=getattr(torch, kind), device="cpu")
         rest = _raw(made)
         while len(rest) and (count := reader.readinto(rest)):
             rest = rest[count:]

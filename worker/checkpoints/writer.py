@@ -21,8 +21,8 @@ from typing import IO, Any, cast
 
 import torch
 
-from ..errors import CheckpointNotWritten, NotResumable, WrongState
-from ..world import Party
+from ..errors import CheckpointNotWritten, NotResumable, WrongState, text_of
+from ..world import PATIENCE_S, Party
 from .fence import Claim
 from .files import CheckedWriter, Content, sync_directory, write_file
 from .folder import Folder, Retention, name_of
@@ -101,12 +101,17 @@ class Writer:
         """Until the save in flight is done. Raises CheckpointNotWritten if it failed."""
         if self._now is None:
             return
-        self._now.done.wait()
+        if not self._now.done.wait(PATIENCE_S):  # a network file system whose server is gone, say
+            self._log(
+                f"the checkpoint of step {self._now.step} has not been written to {self._folder.path} within "
+                f"{PATIENCE_S:g} s, and the training waits for it: see whether the file system there answers"
+            )
+            self._now.done.wait()
         if self._thread is not None:
             self._thread.join()
         order, self._now = self._now, None
         if order.failed is not None:
-            raise CheckpointNotWritten(f"checkpoint of step {order.step}: {order.failed}") from order.failed
+            raise CheckpointNotWritten(f"checkpoint of step {order.step}: {text_of(order.failed)}") from order.failed
 
     def _run(self, order: Order) -> None:
         began_s = time.monotonic()
@@ -118,7 +123,7 @@ class Writer:
                 self._retain()
         except Exception as error:  # noqa: BLE001 - a state that cannot be pickled, say: told like a full disk
             order.failed = error
-            self._log(f"cannot write the checkpoint of step {order.step}: {error}; the one before it stays")
+            self._log(f"cannot write the checkpoint of step {order.step}: {text_of(error)}; the one before it stays")
         finally:
             order.done.set()
 
@@ -259,7 +264,8 @@ def _save(path: Path, state: Any) -> Content:
 def _check_room(path: Path, needed: int, inodes: int) -> None:
     room = os.statvfs(path)
     free = room.f_bavail * room.f_frsize
-    if free < needed + _SPARE_BYTES:
+    # One without blocks has no limit, or does not tell: tmpfs of size 0, and file systems of programs.
+    if room.f_blocks and free < needed + _SPARE_BYTES:
         raise OSError(f"{path} has {free >> 20} MiB free, and a checkpoint needs {(needed + _SPARE_BYTES) >> 20} MiB")
     if room.f_files and room.f_favail < inodes:
         raise OSError(f"{path} has {room.f_favail} inodes free, and a checkpoint needs {inodes}")

@@ -131,7 +131,8 @@ class Account:
         self.cursors[loader].at_end = False
         for stale in [going for going in self._passes if going.loader == loader]:
             self.end(stale)
-        inside = frozenset(name for name, other in self.cursors.items() if name != loader and other.held)
+        # Of loops that go on: one that came to its end may have left a batch to the next step, wherever that is.
+        inside = frozenset(going.loader for going in self._passes if self.cursors[going.loader].held)
         begun = Pass(loader, inside, outermost=not any(going.gave and not going.loose for going in self._passes))
         self._begun = begun.number = self._begun + 1
         begun.follows = begun.outermost and bool(self.over)

@@ -89,7 +89,7 @@ def _where_torch_has_it() -> int | None:
     if found < 0:
         return None
     for draws in (0, 1, 623, 700):
-        torch.rand(draws, generator=probe)
+        torch.rand(draws, generator=probe, device="cpu")
         left, seeded, following = _TORCH.unpack(ctypes.string_at(address + found + 8, _TORCH.size))
         words = _words_at(address + found + 8 + _TORCH.size)
         # In get_state(): the seed, left and seeded as int32, next and the words as int64.

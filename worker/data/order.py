@@ -54,7 +54,7 @@ class Permutation:
         numpy = sys.modules.get("numpy")
         if hasattr(numpy, "uint32") and self._highs < 1 << 31:
             return self._encrypt_with(numpy, begins, ends)
-        walked = self._network(torch.arange(begins, ends))
+        walked = self._network(torch.arange(begins, ends, device="cpu"))
         while len(outside := (walked >= self.n).nonzero().squeeze(1)):
             walked[outside] = self._network(walked[outside])
         return walked.tolist()

@@ -27,8 +27,9 @@ class DrivenAccount(Account):
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_save = True
-        """Whether what is captured now is a state that the framework can be put back into."""
+        self.may_save: bool | Callable[[], bool] = True
+        """Whether what is captured now is a state that the framework can be put back into; a function is called on all
+        ranks where a checkpoint is due."""
         self.was_over: set[str] = set()
         """Loaders whose pass was over when the checkpoint was made, while another one's was not."""
         self.skip: set[str] = set()
@@ -81,7 +82,9 @@ class DrivenAccount(Account):
             cursor.epoch, cursor.position = cursor.epoch + 1, 0
 
     def places(self) -> dict[str, list[int]]:
-        return {name: [cursor.epoch, cursor.position, self.over.get(name, 0)] for name, cursor in self.cursors.items()}
+        """As those of `Account`: a framework makes the loader of a validation when it comes to one."""
+        here = {name: [cursor.epoch, cursor.position, self.over.get(name, 0)] for name, cursor in self.cursors.items()}
+        return self.kept | here
 
     def restore(self, loader: str, place: list[int], may_rehearse: bool = False) -> None:
         cursor = self.cursors[loader]
@@ -100,7 +103,7 @@ class DrivenAccount(Account):
         return True
 
     def between_steps(self) -> bool:
-        return self.may_save
+        return self.may_save() if callable(self.may_save) else self.may_save
 
     def _end_marks(self, cursor: Cursor) -> None:
         """The end of a stream is a span of no samples: nobody will say that it is done."""
@@ -181,9 +184,10 @@ class DrivenRun(Run):
         """The oldest batch of this loader that was handed out is trained on, or evaluated."""
         self.account.done(name)
 
-    def boundary(self, may_save: bool = True, evaluated: int = 0) -> None:
+    def boundary(self, may_save: bool | Callable[[], bool] = True, evaluated: int = 0) -> None:
         """Between two batches, on all ranks equally often: what is due is done. Collective.
 
+        may_save: as of the account; the same on all ranks.
         evaluated: batches of the evaluation that is going on; they count like steps for `Every(steps=)`.
         """
         self.account.may_save = may_save

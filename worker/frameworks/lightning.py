@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..data.loader import Loader
 from ..errors import Misused, NotResumable
 from ..schedule import Every
 from . import lightning_files as files
@@ -64,6 +65,8 @@ class Hooks:
         """Whether a checkpoint is known to be readable."""
         self._swapped = False
         """Whether the validation that is going on has other weights than the training."""
+        self._added_up = states.Additions("an epoch", "a start within it begins with what the script makes of it")
+        self._validated = states.Additions("a validation", "a start begins that anew, as no checkpoint is taken in it")
         self._numbers = {"train": 0, "val": 0}
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,6 +132,8 @@ class Hooks:
 
         def prepare(dataloader: Any, shuffle: bool, mode: Any) -> Any:
             kind = {"train": "train", "validate": "val"}.get(str(mode.value))
+            if isinstance(dataloader, Loader):  # of an epoch before: a CombinedLoader holds what it was given last
+                dataloader = dataloader.wrapped
             ours = trainer.state.fn == "fit" and self._run is not None and not loops.is_trial(trainer, self)
             if kind is None or self._run is None or not ours:
                 return theirs(dataloader, shuffle=shuffle, mode=mode)
@@ -178,6 +183,8 @@ class Hooks:
             del connector.resume_start
             connector._ckpt_path = None
             connector._loaded_checkpoint = found["checkpoint"]
+            if trainer.precision == "64-true":
+                trainer.lightning_module.double()  # as Lightning does behind the loading, which would round
 
         connector.resume_start = resume_start
         if found["at"] is not None and loops.trained(found["checkpoint"]):
@@ -250,6 +257,7 @@ class Hooks:
             trainer._logger_connector._first_loop_iter = self._goes_on_train = False
         if not self._checked and loops.began(trainer):
             self._checked = states.check_readable(states.dumped(trainer))
+        self._added_up.begin(trainer)
         run.boundary(loops.between_updates(trainer))
         self._begin_batch("train0")
 
@@ -277,6 +285,7 @@ class Hooks:
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._goes_on_train = False
+        self._added_up.end()
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
@@ -301,7 +310,11 @@ class Hooks:
             "outputs": [results.capture_values(each) for each in loop._logged_outputs],
         }
         may_save = not self._swapped and loops.between_updates(trainer) and loops.can_enter_validation(trainer)
-        self._run.boundary(may_save, evaluated=loop.batch_progress.current.completed)
+        self._validated.begin(trainer)
+        self._run.boundary(
+            may_save and (lambda: not self._validated.lacking(trainer, self._run)),
+            evaluated=loop.batch_progress.current.completed,
+        )
         self._begin_batch(f"val{dataloader_idx}")
 
     def on_validation_batch_end(
@@ -321,6 +334,7 @@ class Hooks:
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._at = None
+        self._validated.end()
 
     def _begin_batch(self, name: str) -> None:
         run = self._run
@@ -348,6 +362,7 @@ class Hooks:
         checkpoint = states.dumped(trainer)
         self._checked = self._checked or states.check_readable(checkpoint)
         if not self._over:
+            self._added_up.lacking(trainer, run, grown=True)
             loops.rewind(checkpoint, self._at is not None)
         automatic = trainer.lightning_module.automatic_optimization
         self._dump = {

@@ -1,13 +1,21 @@
-"""What a checkpoint of a Lightning training holds beside what has been logged, and whether it can be read again."""
+"""What a checkpoint of a Lightning training holds beside what has been logged, whether it can be read again, and what
+it lacks: plain attributes, in which scripts add up what their batches give."""
 
 from __future__ import annotations
 
 import io
+import sys
+from collections import deque
 from typing import Any
 
 import torch
 
 from ..errors import NotResumable
+
+_DEEP = 3
+"""How far into attributes of attributes is looked, as into a list for each loader."""
+_MANY = 100
+"""Of more items only the number is looked at: data sets are attributes, too."""
 
 
 def dumped(trainer: Any) -> dict[str, Any]:
@@ -32,6 +40,82 @@ def check_readable(checkpoint: dict[str, Any]) -> bool:
             "default: keep plain values and tensors, or call torch.serialization.add_safe_globals([...]) in the script"
         )
     return True
+
+
+class Additions:
+    """What the batches of an epoch or of a validation add up in plain attributes, which no checkpoint holds."""
+
+    def __init__(self, of: str, then: str) -> None:
+        """of, then: for the log: of what the batches are, and what follows."""
+        self._of, self._then = of, then
+        self._before: dict[str, Any] | None = None
+        self._found = False
+
+    def begin(self, trainer: Any) -> None:
+        """Before each batch; only the first that this start has counts."""
+        if self._before is None:
+            self._before, self._found = _plain_attributes(trainer), False
+
+    def end(self) -> None:
+        self._before = None
+
+    def lacking(self, trainer: Any, run: Any, grown: bool = False) -> bool:
+        """Whether there are any on a rank, of which the log has the first, once. Collective.
+
+        grown: whether only lists and their like count, that have more items or fewer.
+        """
+        if self._before is not None and not self._found:
+            now = _plain_attributes(trainer)
+            names = sorted(name for name in now if _differ(self._before.get(name), now[name], grown))
+            found = [each[0] for each in run.world.gather(names[:1]) if each]
+            self._found = bool(found)
+            if found and run.rank == 0:
+                run.log.warning_once(
+                    f"{found[0]} changes with the batches of {self._of}, and no checkpoint holds it: {self._then}; "
+                    "to have it kept, give what is added up to self.log or a torchmetrics.Metric"
+                )
+        return self._found
+
+
+def _differ(before: Any, now: Any, grown: bool) -> bool:
+    if not grown:
+        return bool(before != now)
+    return isinstance(now, tuple) and isinstance(before, tuple) and before[0] != now[0]
+
+
+def _plain_attributes(trainer: Any) -> dict[str, Any]:
+    """How those of the module, and of callbacks without a state, look now, by the names to call them. Not those that
+    hold something of a library's classes, which may change as a logger or a tokenizer does."""
+    module = trainer.lightning_module
+    theirs = next(kind for kind in type(module).__mro__ if kind.__name__ == "LightningModule")()
+    held = {f"{type(module).__name__}.{name}": each for name, each in vars(module).items() if name not in vars(theirs)}
+    for callback in trainer.callbacks:
+        kinds = [kind for kind in type(callback).__mro__ if _is_of_a_library(kind)]
+        if all(kind.__name__ in ("Callback", "object") for kind in kinds) and not callback.state_dict():
+            held |= {f"{type(callback).__name__}.{name}": each for name, each in vars(callback).items()}
+    return {name: _look(each, _DEEP) for name, each in held.items()}
+
+
+def _look(value: Any, deep: int) -> Any:
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return repr(value)  # so that nan is itself
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        return repr(value.tolist()) if value.numel() <= _MANY else id(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return repr(value.tolist()) if value.size <= _MANY else id(value)
+    if isinstance(value, (list, tuple, set, dict, deque)):
+        items = list(value.values() if isinstance(value, dict) else value) if len(value) <= _MANY else []
+        return len(value), [_look(each, deep - 1) for each in items] if deep else []
+    if deep and hasattr(value, "__dict__") and not _is_of_a_library(type(value)):
+        return {name: _look(each, deep - 1) for name, each in vars(value).items()}
+    return None
+
+
+def _is_of_a_library(kind: type) -> bool:
+    """Also where it is one of Python's own or of this one."""
+    library = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return library in sys.stdlib_module_names or library == __name__.partition(".")[0] or "-packages" in file
 
 
 def gradients(module: Any) -> dict[str, torch.Tensor]:

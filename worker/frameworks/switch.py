@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from ..errors import Misused
 
@@ -10,6 +11,8 @@ DIRECTORY = "ELASTIC_AGENT_EXACT_RESUME"
 """The directory of the checkpoints; unset or empty: the switch is off."""
 SAVE_EVERY = "ELASTIC_AGENT_SAVE_EVERY"
 """How often to save: `50` steps or `90s`, or both, as `50,90s`; unset: every 10 minutes."""
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How a URL begins, also where it has been made a Path."""
 
 
 def directory() -> str:
@@ -17,13 +20,20 @@ def directory() -> str:
     return os.environ.get(DIRECTORY, "")
 
 
-def chosen(asked: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
-    """The directory that a script asks for, else the switch's. Raises Misused where there is neither."""
-    if asked is not None:
-        return asked
-    if not directory():
+def chosen(asked: str | os.PathLike[str] | None) -> str:
+    """The directory that a script asks for, else the switch's. Raises Misused where there is neither, or no directory
+    in what is asked for."""
+    place = os.fspath(directory() if asked is None else asked)
+    if not place and asked is None:
         raise Misused("Run() has no directory: name one, or start the job with --exact-resume DIR")
-    return directory()
+    if not place:
+        raise Misused("Run('') names no directory: give one, or '.' for the working directory")
+    if _URL.match(place):
+        raise Misused(
+            f"Run({place!r}) names a URL, and checkpoints are written to a directory: give one, and "
+            f"Run(..., copy_to={place!r}) for copies there"
+        )
+    return place
 
 
 def save_every() -> tuple[int | None, float | None]:

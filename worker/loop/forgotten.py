@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..data.cursors import Account
 from ..world import PATIENCE_S, World
+from .gradients import in_groups
+
+_KNOWN = nn.Module, LRScheduler, GradScaler
+"""What holds no optimizer that a script could have meant to give with it."""
 
 
 class Forgotten:
-    """Looks at where steps are done. Each thing is said once."""
+    """Looks at what a run is given, and at where steps are done. Each thing is said once."""
 
-    def __init__(self, account: Account, log: Any, world: World) -> None:
-        self._account, self._log, self._world = account, log, world
+    def __init__(self, account: Account, log: Any, world: World, states: Mapping[str, Any], done: int = 0) -> None:
+        """states: of the run. done: steps of the epoch that this start goes on within."""
+        self._account, self._log, self._world, self._done = account, log, world, done
         world.waited = self.waited
         self._said = False
+        for kind in left_out(states.values()) if world.rank == 0 else ():
+            log.warning(
+                "Run(...) has a module, and not the %s of its parameters: what that keeps of each step begins anew in "
+                "each start; write Run(..., optimizer=optimizer)",
+                kind,
+            )
 
-    def stepped(self) -> None:
-        """A step was done where no loader of the run is looped over."""
+    def stepped(self, *, in_epoch: bool) -> None:
+        """A step was done where no loader of the run is looped over. in_epoch: within `Run.epochs`."""
+        if self._done and in_epoch and not self._account.cursors:
+            self._log.info(
+                "this start goes on %d steps within an epoch, and no loader of run.loader() gives what is left of it: "
+                "a loop of the script's own that does not count by run.steps does the whole epoch",
+                self._done,
+            )
+        self._done = 0
         if not self._said and self._account.cursors and not self._account.has_begun:
             self._said = True
             self._log.warning(
@@ -56,3 +81,23 @@ class Forgotten:
                 "ranks loop over each loader of run.loader(), equally often; give it no DataLoader that one rank reads "
                 "alone"
             )
+
+
+def left_out(states: Iterable[Any]) -> list[str]:
+    """Kinds of optimizers, made so far, of parameters of these modules, whose own state is not among these. None where
+    a state is of another kind, as it may hold them."""
+    states = list(states)
+    if not all(hasattr(each, "param_groups") or isinstance(each, _KNOWN) for each in states):
+        return []
+    modules = [each for each in states if isinstance(each, nn.Module)]
+    given = {id(parameter) for each in states for parameter in in_groups(each)}
+    left = {id(each) for module in modules for each in module.parameters() if each.requires_grad} - given
+    if not left:
+        return []
+    made = [each for each in gc.get_objects() if issubclass(type(each), Optimizer) and _keeps(each)]
+    return sorted({type(each).__name__ for each in made if not left.isdisjoint(map(id, in_groups(each)))})
+
+
+def _keeps(optimizer: Any) -> bool:
+    """Whether this optimizer keeps anything from one step to the next."""
+    return type(optimizer) is not SGD or any(group.get("momentum") for group in optimizer.param_groups)

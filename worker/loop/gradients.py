@@ -14,7 +14,11 @@ def mark(states: Mapping[str, Any]) -> Any:
     for thing in states.values():
         if isinstance(thing, nn.Module):
             found += list(thing.parameters())
-        for group in getattr(thing, "param_groups", ()):
-            found += group["params"]
+        found += in_groups(thing)
     grads = [(parameter.grad, id(parameter.grad)) for parameter in found]
     return [(number, None if grad is None else grad._version) for grad, number in grads] or None
+
+
+def in_groups(thing: Any) -> list[Any]:
+    """Parameters of an optimizer; none of anything else."""
+    return [parameter for group in getattr(thing, "param_groups", ()) for parameter in group["params"]]

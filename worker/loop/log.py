@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -58,7 +59,8 @@ class _Console(logging.Handler):
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
         except Exception:  # noqa: BLE001 - as logging's own handlers: a console that is gone ends no training
-            self.handleError(record)
+            with contextlib.suppress(ValueError):  # which says so on the same console, and that may be closed
+                self.handleError(record)
 
 
 def _show_without_configuration() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -49,7 +50,7 @@ class Progress:
     def __init__(self, where: Callable[[], Place], rank: int, stream: TextIO | None = None) -> None:
         self._where = where
         self._stream = stream or sys.stderr
-        self._shown = rank == 0 and self._stream.isatty()
+        self._shown = rank == 0 and _is_terminal(self._stream)
         self._drawn_at_s = -1.0
         self._bar: _Plain | _Rich | None = None
 
@@ -58,15 +59,30 @@ class Progress:
         if not self._shown or (now_s := time.monotonic()) - self._drawn_at_s < DRAWN_EVERY_S:
             return
         self._drawn_at_s = now_s
-        if self._bar is None:
-            self._bar = _bar(self._stream)
-        self._bar.draw(self._where(), "  ".join(f"{name} {_text(value)}" for name, value in values.items()), now_s)
+        place, shown = self._where(), "  ".join(f"{name} {_text(value)}" for name, value in values.items())
+        try:
+            if self._bar is None:
+                self._bar = _bar(self._stream)
+            self._bar.draw(place, shown, now_s)
+        except (OSError, ValueError):  # the terminal is gone, or somebody has closed the stream: training goes on
+            self._shown = False
+            self.close()
 
     def close(self) -> None:
         """Ends the line; a later call begins another."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with contextlib.suppress(OSError, ValueError):
+                bar.close()
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Scripts put objects of their own in the place of stderr, which write to a log, say; a process that was started
+    without one has None there."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # it has no such method, or is closed
+        return False
 
 
 class _Plain:
@@ -101,7 +117,15 @@ class _Rich:
 
         columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         console = Console(file=stream)
-        self._bars = Bars(*columns, TextColumn("{task.fields[values]}"), console=console, auto_refresh=False)
+        self._bars = Bars(
+            *columns,
+            TextColumn("{task.fields[values]}"),
+            console=console,
+            auto_refresh=False,
+            # rich sends what is printed to its own console. What goes to a file or a pipe must still get there.
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=sys.stderr is stream,
+        )
         self._task = self._bars.add_task("", epoch=0, values="")
         self._epoch = -1
         self._bars.start()

@@ -24,7 +24,7 @@ class Buffers:
         self._changing = False
         self._before: dict[str, Tensor] = {}
         self._first: dict[str, Tensor] = {}
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def begin(self, changing: bool) -> None:
         """A step begins. changing: False where nothing is to be put back."""
@@ -55,7 +55,7 @@ class Buffers:
         """Kept host memory."""
         if self._bytes.numel() != length:
             with torch.inference_mode(False):
-                self._bytes = torch.empty(length, dtype=torch.uint8)
+                self._bytes = torch.empty(length, dtype=torch.uint8, device="cpu")
         return self._bytes
 
     def _now(self) -> dict[str, Tensor]:

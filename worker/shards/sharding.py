@@ -22,12 +22,16 @@ from .fold import Fold
 from .gradients import Layout, give_zeros, layouts_of, parameters_of, those_with_gradients
 from .tree import Tree
 
+MOST_SHARDS = 1 << 16
+
 
 class Sharding:
     """The shards of a run. All ranks have the same parameters, gradients and random numbers outside of shards."""
 
     def __init__(self, count: int, world: World, states: dict[str, Any], log: logging.Logger | RunLog) -> None:
         """Collective. Raises Misused, WrongState."""
+        if type(count) is not int or not 1 <= count <= MOST_SHARDS:
+            raise Misused(f"Run(..., shards={count!r}): shards is a whole number from 1 to {MOST_SHARDS}")
         if not 1 <= world.size <= count:
             raise Misused(
                 f"Run(..., shards={count}) runs on 1 to {count} ranks, and there are {world.size}: start fewer ranks, "

@@ -21,6 +21,8 @@ CASES: dict[str, list[tuple[list[str], str, int]]] = {
     "averaged": [(["validated 0:3", "1:3", "validated 2:1"], "1", 1), (["fitted"], "3", 1)],
     "stream": [(["validated 0:3", "1:0", "1:1", "validated 1:2", "2:0"], "1", 1)],
     "accumulated": [(["1:5", "validated 1:2", "2:4"], "1", 1)],
+    "collected": [(["validated 1:2", "2:1"], "1", 1)],
+    "combined": [(["1:2", "validated 1:2"], "1", 1)],
     "late": [(["0:0", "0:1", "1:4"], "1", 1)],
     "unfrozen": [(["0:4", "1:4", "validated 1:2", "2:3", "fitted"], "1", 1)],
     "searched": [(["1:2", "validated 1:2"], "1", 1)],
@@ -130,3 +132,13 @@ def test_a_loss_that_is_optimized_by_hand_keeps_its_value(pairs: dict[str, list[
 def test_a_metric_that_is_a_list_goes_on_on_every_rank(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
     """A start behind the last batch of an epoch that reduced it sent other sizes on each rank."""
     same(pairs["listed"])
+
+
+def test_a_validation_that_fills_a_list_is_begun_anew(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    """A start within it found the list empty, and the mean was over the batches that were left."""
+    same(pairs["collected"])
+
+
+def test_combined_loaders_are_taken_in_each_epoch(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
+    """The second epoch's were refused as loaders of an unknown kind. Doubles are not rounded as they are loaded."""
+    same(pairs["combined"])

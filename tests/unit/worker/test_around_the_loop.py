@@ -1,8 +1,7 @@
-"""What is around the loop: signals and the deadline, what an agent asks, the log and the progress bar of a run."""
+"""What is around the loop: signals and the deadline, what an agent asks, and the log of a run."""
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -23,11 +22,10 @@ from elastic_agent.proto.endings import FORWARDED
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import Misused, WrongState
 from elastic_agent.worker.frameworks.hugging_face import BATCHES, check_batches
-from elastic_agent.worker.loop import deadline, progress
+from elastic_agent.worker.loop import deadline
 from elastic_agent.worker.loop.answers import cached
 from elastic_agent.worker.loop.forwarded_signals import Asked
 from elastic_agent.worker.loop.log import NAME, RunLog
-from elastic_agent.worker.loop.progress import Place, Progress
 
 NEVER = Every(seconds=None)
 
@@ -312,61 +310,11 @@ def test_a_script_that_has_not_configured_logging_sees_the_log_once(
     assert capsys.readouterr().err == "information\n"
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_there_is_no_bar_without_a_terminal_and_none_on_other_ranks() -> None:
-    """Nor are values read: that of a GPU would wait for it."""
-
-    class Unread:
-        def item(self) -> float:
-            raise AssertionError
-
-    for rank, stream in ((0, io.StringIO()), (1, Terminal())):
-        bar = Progress(lambda: Place(0, 1, 2, 1), rank, stream)
-        bar(loss=Unread())
-        bar.close()
-        assert stream.getvalue() == ""
-
-
-def test_the_plain_bar_shows_epoch_place_step_and_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
-    monkeypatch.setattr(progress, "DRAWN_EVERY_S", 0.0)
-    run, screen = Run(tmp_path / "c", every=NEVER), Terminal()
-    run.progress = Progress(run.progress._where, 0, screen)
-    trained(run, lambda: run.progress(loss=torch.tensor(0.25)))
-    lines = screen.getvalue().split("\r")
-    assert lines[1].strip() == "epoch 0  [##......................] 4/40  step 1  loss 0.25"
-    assert lines[-1].startswith("epoch 0  [########################] 40/40  step 10")
-    assert screen.getvalue().endswith("\n")
-
-
-def test_the_bar_is_richs_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
-    screen = Terminal()
-    bar = Progress(lambda: Place(2, 30, 40, 7), 0, screen)
-    bar(loss=0.5)
-    bar.close()
-    assert isinstance(bar._bar, type(None))
-    shown = screen.getvalue()
-    assert all(text in shown for text in ("epoch 2", "30/40", "step 7", "loss 0.5"))
-    assert "\x1b[?25h" in shown  # the cursor is shown again, before a kill could leave it hidden
-
-
-def test_the_bar_is_drawn_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rich.progress", None)
-    drawn = []
-    monkeypatch.setattr(progress._Plain, "draw", lambda self, place, values, now_s: drawn.append(now_s))
-    bar = Progress(lambda: Place(0, 1, 2, 1), 0, Terminal())
-    began_s = time.monotonic()
-    while time.monotonic() < began_s + 0.35:
-        bar()
-    bar.close()
-    assert 2 <= len(drawn) <= 4
+def test_a_log_whose_console_is_closed_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with open(os.devnull, "w") as console:
+        monkeypatch.setattr(sys, "stderr", console)
+    RunLog(0).warning("a console that is closed")
 
 
 def test_a_trainers_checkpoint_of_batches_of_another_size_is_refused(tmp_path: Path) -> None:

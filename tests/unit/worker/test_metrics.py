@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import Misused, NotResumable
+from elastic_agent.worker.frameworks.lightning_state import Additions
 from elastic_agent.worker.loop.reductions import Reductions, restore_states
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -288,3 +291,36 @@ def test_the_least_and_the_largest_that_a_wrapper_has_seen_go_on(tmp_path: Path)
     whole = life(None)
     life(4)
     assert life(99) == whole
+
+
+class Bare:
+    """As Lightning's class, for what a checkpoint lacks of a module."""
+
+
+LightningModule = type("LightningModule", (Bare,), {})
+
+
+@pytest.mark.parametrize(
+    ("held", "change", "counts"),
+    [
+        ([], lambda each: each.append(torch.ones(2)), True),
+        ([[], []], lambda each: each[1].append(1), True),
+        ({"sum": torch.zeros(3)}, lambda each: each["sum"].add_(1), True),
+        (SimpleNamespace(), lambda each: setattr(each, "sum", 1), False),  # of Python's own classes
+        (Bare(), lambda each: setattr(each, "sum", 1), True),
+        ([float("nan")], lambda each: None, False),
+    ],
+)
+def test_what_a_checkpoint_of_lightning_lacks_is_seen(held: Any, change: Callable[[Any], None], counts: bool) -> None:
+    """A validation adds up in a list, a tensor or an object of the script's own."""
+    module = LightningModule()
+    module.held = held
+    trainer = SimpleNamespace(lightning_module=module, callbacks=[])
+    said: list[str] = []
+    run = SimpleNamespace(world=Ranks(0, 2), rank=0, log=SimpleNamespace(warning_once=said.append))
+    additions = Additions("a validation", "a start begins it anew")
+    additions.begin(trainer)
+    assert not additions.lacking(trainer, run)
+    change(held)
+    assert additions.lacking(trainer, run) is counts
+    assert [text.split()[0] for text in said] == ["LightningModule.held"] * counts

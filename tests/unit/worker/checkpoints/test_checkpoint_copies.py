@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from elastic_agent.worker import Every, Retention, Run
-from elastic_agent.worker.checkpoints import copies
+from elastic_agent.worker.checkpoints import copies, files, folder
 from elastic_agent.worker.checkpoints.files import Content
 from elastic_agent.worker.errors import Misused
 from elastic_agent.worker.verify import verify
@@ -64,6 +64,23 @@ def test_a_start_without_local_checkpoints_takes_the_newest_copy(tmp_path: Path)
     assert verify(tmp_path / "near").proved
 
 
+def test_a_start_whose_own_disk_reads_nothing_takes_the_newest_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    save(run)
+    real = files.check_file
+
+    def unreadable(path: Path, content: Content) -> None:
+        if path.parent.parent.name == "near" and not path.parent.name.endswith("-2"):
+            raise OSError(5, "Input/output error")
+        real(path, content)
+
+    monkeypatch.setattr(folder, "check_file", unreadable)
+    assert run_in(tmp_path / "near", tmp_path / "far")[0].steps == 1
+    assert "step-000001.bad" in names(tmp_path / "near")
+
+
 def test_copies_go_to_any_url_of_fsspec_and_come_back(tmp_path: Path, memory: str) -> None:
     run, _ = run_in(tmp_path / "near", memory)
     save(run)
@@ -89,6 +106,39 @@ def test_slower_storage_that_cannot_be_is_refused_in_a_line(
     (tmp_path / "a file").write_text("")
     with pytest.raises(Misused, match=said):
         run_in(tmp_path / "near", where)
+
+
+def test_a_start_copies_what_the_one_before_it_has_not_brought_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed within the copy of its last checkpoint, and the start after it has nothing left to do."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    for _ in range(2):
+        save(run_in(near, far)[0])
+    (far / "step-000002" / "manifest.json").unlink()
+    run_in(near, far)[0].close()
+    assert verify(far).lines[0].startswith("step-000002: whole")
+    sent: list[str] = []
+    monkeypatch.setattr(copies.Directory, "send", lambda self, path, folder: sent.append(folder))
+    run_in(near, far)[0].close()
+    assert sent == []
+
+
+def test_a_start_with_an_older_checkpoint_of_its_own_says_that_there_is_a_newer_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that was put back to what it held a day before."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    save(run_in(near, far)[0])
+    shutil.copytree(near, tmp_path / "day before")
+    save(run_in(near, far)[0])
+    assert "has a copy of" not in caplog.text
+    again, _ = run_in(tmp_path / "day before", far)
+    again._persistence.wait()
+    assert "slower storage has a copy of step 2, and this start goes on from step 1, which it" in caplog.text
+    caplog.clear()
+    save(again)
+    assert "has a copy of" not in caplog.text
 
 
 def test_the_manifest_of_a_copy_is_written_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +199,14 @@ def test_half_copies_of_lost_nodes_cost_no_whole_one(tmp_path: Path, newest: int
     assert names(far) == [f"step-{step:06d}" for step in range(13 - newest, 13)]
 
 
+def test_a_training_removes_no_copies_of_another_one(tmp_path: Path) -> None:
+    """Two runs, each with checkpoints of its own, are given one place for the copies."""
+    for run, steps in [(run_in(tmp_path / name, tmp_path / "far")[0], steps) for name, steps in (("a", 2), ("b", 5))]:
+        for _ in range(steps):
+            save(run)
+    assert names(tmp_path / "far") == ["step-000001", "step-000002", "step-000004", "step-000005"]
+
+
 def test_a_labelled_copy_stays(tmp_path: Path) -> None:
     run, _ = run_in(tmp_path / "near", tmp_path / "far")
     run.steps += 1
@@ -160,7 +218,13 @@ def test_a_labelled_copy_stays(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_hangs_does_not_hold_training_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, began = threading.Event(), threading.Event()
+    go, began, told = threading.Event(), threading.Event(), threading.Event()
+    said: list[str] = []
+
+    def log(text: str) -> None:
+        said.append(text)
+        told.set()
+
     real = copies.Directory.send
 
     def send(self: Any, path: Path, folder: str) -> None:
@@ -171,30 +235,60 @@ def test_a_copy_that_hangs_does_not_hold_training_up(tmp_path: Path, monkeypatch
     monkeypatch.setattr(copies.Directory, "send", send)
     run, _ = run_in(tmp_path / "near", tmp_path / "far")
     try:
-        for _ in range(5):
+        save(run, wait=False)
+        assert began.wait(60)  # a copy that has not begun gives way to a newer one
+        for _ in range(4):
             save(run, wait=False)
         run._persistence._writer.wait()
-        assert began.is_set()
         # What is being copied, and what waits, is not removed meanwhile.
         assert names(tmp_path / "near") == ["round.json", "step-000001", "step-000004", "step-000005"]
+        monkeypatch.setattr(copies, "PATIENCE_S", 0.01)
+        assert run._persistence._copier is not None
+        monkeypatch.setattr(run._persistence._copier, "_log", log)
+        ending = threading.Thread(target=run._persistence.wait)
+        ending.start()
+        assert told.wait(60)
+        assert said[0].startswith("step-000001, step-000005 cannot be copied to slower storage within 0.01 s")
     finally:
         go.set()
-    run._persistence.wait()
+    ending.join()
     assert names(tmp_path / "far") == ["step-000001", "step-000005"]
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (NotImplementedError(), "NotImplementedError"),  # of a file system of fsspec's that is read only
+    ],
+)
 def test_storage_that_fails_is_told_and_training_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, said: str
 ) -> None:
-    def full(self: Any, path: Path, folder: str) -> Content:
-        raise OSError(28, "No space left on device")
+    def fails(self: Any, path: Path, folder: str) -> Content:
+        raise error
 
-    monkeypatch.setattr(copies.Directory, "send", full)
+    monkeypatch.setattr(copies.Directory, "send", fails)
     run, _ = run_in(tmp_path / "near", tmp_path / "far")
     with caplog.at_level(logging.WARNING):
         save(run)
-    assert "cannot copy step-000001 to slower storage: [Errno 28] No space left on device" in caplog.text
+    assert f"cannot copy step-000001 to slower storage: {said}; training goes on" in caplog.text
     assert verify(tmp_path / "near").proved
+
+
+def test_storage_that_removes_nothing_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied(self: Any, name: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(copies.Directory, "remove", denied)
+    run, _ = run_in(tmp_path / "near", tmp_path / "far")
+    for _ in range(3):
+        save(run)
+    assert "cannot remove an old copy from slower storage: [Errno 13] Permission denied" in caplog.text
+    assert "cannot copy" not in caplog.text
+    assert len(names(tmp_path / "far")) == 3
 
 
 def test_a_url_without_fsspec_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

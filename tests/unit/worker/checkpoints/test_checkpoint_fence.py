@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -58,6 +59,16 @@ def test_the_next_job_begins_with_round_1_where_another_ended_with_round_3(tmp_p
     folder.check_claim(second)
     with pytest.raises(WrongState, match=r"round 1 writes to .* now; round 3 is over"):
         folder.check_claim(Claim("first job", 3, ("a", "b")))
+
+
+def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = Folder(tmp_path, lambda text: None)
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=f"No space left on device: {tmp_path} has no room for round.json, .* free a MiB"):
+        folder.claim(Claim("mine"))
 
 
 def test_without_agents_the_last_start_counts(tmp_path: Path) -> None:
@@ -355,3 +366,29 @@ def test_a_worker_frozen_at_the_mark_of_completion_leaves_none_when_it_goes_on(
     assert stale_while(frozen, newer, 1, tmp_path) == [[0, None], ""]
     assert not (directory / "complete.json").exists()
     assert not list(directory.glob(".*"))
+
+
+def test_checkpoints_of_another_training_are_told_of_and_not_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a node that a job gets in the place of a lost one, where an earlier job has used the same path."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for directory, steps in ((ours, 2), (theirs, 7)):
+        run = Run(directory, every=Every(steps=1, seconds=None))
+        for _ in range(steps):
+            run.step()
+        run.close()
+    for kept in folder_in(theirs).kept():
+        kept.path.rename(ours / kept.path.name)
+    run = Run(ours, every=NEVER)
+    assert run.steps == 7
+    assert f"there are checkpoints of several trainings in {ours} " in caplog.text
+    assert "it goes on with the one of step 7, and sets the others aside at its first checkpoint" in caplog.text
+    assert (ours / "step-000002").exists()
+    run.step()
+    run.close()
+    assert [kept.step for kept in folder_in(ours).kept()] == [8, 7]
+    assert sorted(path.name for path in ours.glob("*.stale")) == ["step-000001.stale", "step-000002.stale"]
+    caplog.clear()
+    assert Run(ours, every=NEVER).steps == 8
+    assert "several trainings" not in caplog.text

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from elastic_agent.worker import Every, Run, read_foreign
+from elastic_agent.worker.checkpoints import files
 from elastic_agent.worker.checkpoints.folder import Folder
 from elastic_agent.worker.checkpoints.foreign import check_foreign
 from elastic_agent.worker.errors import CheckpointDamaged, Misused, WrongState
@@ -46,10 +47,13 @@ def saved(path: Path, form: str) -> Tied:
     return net
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
-def test_what_was_saved_is_loaded_in_either_form(tmp_path: Path, form: str) -> None:
+def test_what_was_saved_is_loaded_in_either_form(tmp_path: Path, form: str, device: str) -> None:
+    """Whatever torch's default device is, such as a GPU's, for which `meta` stands."""
     net, other = saved(tmp_path, form), Tied()
-    run = Run(tmp_path, every=NEVER, net=other)
+    with torch.device(device):
+        run = Run(tmp_path, every=NEVER, net=other)
     assert run.vars.best == 0.5
     there = other.state_dict()
     for name, tensor in net.state_dict().items():
@@ -147,7 +151,20 @@ def test_the_command_verifies_a_checkpoint_by_its_own_folder(
     assert "step-000002" not in said
 
 
-def test_a_checkpoint_of_a_later_format_is_refused_not_set_aside(tmp_path: Path) -> None:
+def test_the_command_says_in_a_line_that_a_directory_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", unreadable)
+    assert main(["verify", str(tmp_path)]) == 74
+    assert capsys.readouterr().err == f"{tmp_path} cannot be read: Permission denied; nothing was verified\n"
+
+
+def test_a_checkpoint_of_a_later_format_is_refused_not_set_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from elastic_agent.worker.checkpoints import manifest
 
     saved(tmp_path, "torch")
@@ -158,6 +175,8 @@ def test_a_checkpoint_of_a_later_format_is_refused_not_set_aside(tmp_path: Path)
     with pytest.raises(WrongState, match="has format 3, and this version of elastic-agent reads 1 to 2"):
         Folder(tmp_path, lambda text: None).newest()
     assert (tmp_path / "step-000000").exists()
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "step-000000: of a later version, not looked at: " in capsys.readouterr().out
 
 
 def test_the_advised_interval_is_told_with_its_arithmetic() -> None:
@@ -186,15 +205,27 @@ def test_a_disk_that_reads_no_checkpoint_does_not_begin_the_run_anew(
         raise OSError(5, "Input/output error")
 
     saved(tmp_path, "torch")
-    monkeypatch.setattr(folder, "check_file", unreadable)
-    with pytest.raises(OSError, match="Input/output error"):
-        Run(tmp_path, every=NEVER, net=Tied())
+    with monkeypatch.context() as failing:
+        failing.setattr(folder, "check_file", unreadable)
+        for _ in range(2):  # a launcher starts it again
+            with pytest.raises(OSError, match=r"no checkpoint in .* can be read, .*step-000000: .*Input/output error"):
+                Run(tmp_path, every=NEVER, net=Tied())
+    assert Run(tmp_path, every=NEVER, net=Tied()).vars.best == 0.5
+
+
+def test_a_run_that_begins_anew_as_no_checkpoint_verifies_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved(tmp_path, "torch")
+    (tmp_path / "step-000000" / "state.pt").write_bytes(b"")
+    assert not Run(tmp_path, every=NEVER, net=Tied()).vars.state_dict()
+    assert f"no checkpoint in {tmp_path} verifies, so the run begins anew, at step 0; WHY.txt" in caplog.text
 
 
 def test_a_checkpoint_that_cannot_be_read_is_set_aside_and_the_one_before_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from elastic_agent.worker.checkpoints import files, folder
+    from elastic_agent.worker.checkpoints import folder
 
     run = Run(tmp_path, every=NEVER)
     for _ in range(2):
@@ -213,3 +244,12 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_and_the_one_before_is_use
     assert Run(tmp_path, every=NEVER).steps == 1
     why = (tmp_path / "step-000002.bad" / "WHY.txt").read_text()
     assert why == "it cannot be read: [Errno 5] Input/output error\n"
+
+
+@pytest.mark.parametrize("kind", [files.Reader, files.CheckedWriter])
+def test_a_file_that_cannot_be_opened_is_let_go_without_a_word(tmp_path: Path, kind: Any) -> None:
+    """`python -X dev` shows what is raised as the interpreter lets go of one."""
+    file = kind.__new__(kind)
+    with pytest.raises(FileNotFoundError):
+        file.__init__(tmp_path / "missing" / "file")
+    file.close()

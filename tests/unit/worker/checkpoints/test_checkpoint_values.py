@@ -11,7 +11,7 @@ import torch
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.checkpoints.staging import Staging
-from elastic_agent.worker.errors import NotResumable
+from elastic_agent.worker.errors import Misused, NotResumable
 
 NEVER = Every(seconds=None)
 
@@ -114,3 +114,11 @@ def test_a_sparse_buffer_is_saved_and_loaded(tmp_path: Path) -> None:
     assert Run(tmp_path, every=NEVER, model=other).steps == 1
     assert torch.equal(other.get_buffer("edges").coalesce().values(), torch.tensor([1.5, 6.0]))
     assert torch.equal(other.get_parameter("weight"), first.get_parameter("weight"))
+
+
+@pytest.mark.parametrize("name", ["state_dict", "load_state_dict", "get"])
+def test_a_value_under_the_name_of_a_method_is_refused_where_it_is_set(tmp_path: Path, name: str) -> None:
+    run = Run(tmp_path, every=NEVER)
+    with pytest.raises(Misused, match=f"run.vars.{name} is a method of run.vars: give the value another name"):
+        setattr(run.vars, name, 1)
+    save(run)

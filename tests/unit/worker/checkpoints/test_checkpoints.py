@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import random
+import stat
 import threading
 import zlib
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import torch
 from elastic_agent.worker.checkpoints import files
 from elastic_agent.worker.checkpoints import folder as folder_module
 from elastic_agent.worker.checkpoints import staging as staging_module
+from elastic_agent.worker.checkpoints import writer as writer_module
 from elastic_agent.worker.checkpoints.fence import Claim
 from elastic_agent.worker.checkpoints.folder import Folder, Retention
 from elastic_agent.worker.checkpoints.manifest import NAME, Manifest
@@ -113,13 +115,40 @@ def test_a_failed_save_is_told_and_the_next_one_is_made(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", full)
     writer.start(order(1))
-    with pytest.raises(CheckpointNotWritten, match=r"step 1: .*No space left"):
+    with pytest.raises(CheckpointNotWritten, match=r"step 1: .*No space left on device: '\S+/state\.pt'"):
         writer.wait()
     assert "the one before it stays" in said[0]
     monkeypatch.setattr(os, "fsync", real)
     writer.start(order(2))
     writer.wait()
     assert [kept.step for kept in folder.kept()] == [2]
+
+
+def test_whoever_waits_long_for_the_disk_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    told, answers, real = threading.Event(), threading.Event(), os.fsync
+
+    def hangs(fd: int) -> None:
+        assert answers.wait(60)
+        real(fd)
+
+    def log(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    folder = Folder(tmp_path / "checkpoints", log)
+    writer = Writer(folder, Claim("token"), Retention(), log)
+    monkeypatch.setattr(os, "fsync", hangs)
+    monkeypatch.setattr(writer_module, "PATIENCE_S", 0.01)
+    writer.start(order(1))
+    waiting = threading.Thread(target=writer.wait)
+    waiting.start()
+    assert told.wait(60)
+    answers.set()
+    waiting.join()
+    (text,) = said
+    assert text.startswith(f"the checkpoint of step 1 has not been written to {folder.path} within 0.01 s, and the tr")
+    assert [kept.step for kept in folder.kept()] == [1]
 
 
 def test_a_checkpoint_that_has_its_name_is_told_with_the_bytes_of_its_files(tmp_path: Path) -> None:
@@ -155,6 +184,25 @@ def test_a_save_without_inodes_is_refused_before_it_writes(tmp_path: Path, monke
     with pytest.raises(OSError, match="has 3 inodes free, and a checkpoint needs 8"):
         save(folder, 1)
     assert [*folder.path.iterdir()] == []
+
+
+def test_a_file_system_that_tells_no_size_and_syncs_no_directories_takes_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tmpfs without a limit has no blocks, nor have file systems of programs, which may know files only."""
+    real = os.fsync
+
+    def files_only(fd: int) -> None:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", files_only)
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255)))
+    folder = folder_in(tmp_path)
+    folder.claim(Claim("token"))
+    save(folder, 1)
+    assert [kept.step for kept in folder.kept()] == [1]
 
 
 def test_what_a_dead_writer_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
@@ -274,6 +322,17 @@ def test_a_large_state_is_copied_whole_by_several_threads(inference: bool, monke
             assert all(torch.equal(copied[name], tensor) for name, tensor in state.items())
             assert copied["again"] is copied["long"]
             assert copied["long"].data_ptr() != whole.data_ptr()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_state_is_copied_in_inference_mode_and_outside_of_it_in_turns(first: bool) -> None:
+    """An evaluation under `torch.inference_mode()` saves, and then the training does."""
+    staging, state = Staging(), {"w": torch.ones(10), "b": torch.ones(10).to_sparse()}
+    for inference in (first, not first, first):
+        with torch.inference_mode(inference):
+            state["w"].mul_(2)
+            copied = staging.copy(state)
+        assert torch.equal(copied["w"], state["w"])
 
 
 def test_an_error_in_any_of_the_threads_that_copy_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

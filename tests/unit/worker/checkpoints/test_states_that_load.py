@@ -19,7 +19,7 @@ from elastic_agent.worker.checkpoints.manifest import Manifest
 from elastic_agent.worker.checkpoints.pieces import identity
 from elastic_agent.worker.errors import Misused, NotResumable, WrongState
 from elastic_agent.worker.loop.log import RunLog
-from elastic_agent.worker.values import Vars, compare
+from elastic_agent.worker.values import Vars, kept_of
 
 
 class Holder:
@@ -138,7 +138,7 @@ def test_what_holds_itself_is_refused_before_ranks_compare_it() -> None:
     kept.seen.append(kept.seen)
     world: Any = SimpleNamespace(size=2)
     with pytest.raises(NotResumable, match=r"run\.vars\.seen\.0 is the list"):
-        compare(kept, world, RunLog(0))
+        kept_of(kept, world, RunLog(0))
 
 
 def test_what_holds_itself_is_refused_behind_a_loop_too(tmp_path: Path) -> None:
@@ -182,6 +182,50 @@ def test_a_link_to_nothing_in_the_place_of_the_directory_is_refused_by_name(tmp_
     (tmp_path / "link").symlink_to("gone")
     with pytest.raises(Misused, match=r"\S+/link is a link to gone, which is not there; make that directory"):
         run_in(tmp_path / "link" / within)
+
+
+@pytest.mark.parametrize(
+    ("directory", "said"),
+    [
+        ("", r"Run\(''\) names no directory: give one, or '.' for the working directory"),
+        (
+            "s3://bucket/run",
+            r"Run\('s3://bucket/run'\) names a URL, .* give one, and Run\(..., copy_to='s3://bucket/run'",
+        ),
+        (Path("s3://bucket/run"), r"Run\('s3:/bucket/run'\) names a URL"),
+    ],
+)
+def test_a_place_that_is_no_directory_is_refused_before_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str | Path, said: str
+) -> None:
+    """As of a variable that is not set, and of storage that only copies can go to."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Misused, match=said):
+        Run(directory)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_optimizer_whose_state_is_on_no_rank_is_refused_at_the_start(tmp_path: Path) -> None:
+    """As torch.distributed.optim.ZeroRedundancyOptimizer, which needs a process group to be made."""
+    kind = type("ZeroRedundancyOptimizer", (torch.optim.SGD,), {})
+    with pytest.raises(
+        Misused, match=r"Run\(optimizer=...\): the state of a Zero.* shard the model by fully_shard, or"
+    ):
+        Run(tmp_path, optimizer=kind(torch.nn.Linear(1, 1).parameters()))
+
+
+def test_a_retention_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misused, match=r"keep=3 is no Retention; give keep=Retention\(newest=3\)"):
+        Run(tmp_path, keep=3)  # type: ignore[arg-type]
+
+
+def test_a_label_may_be_whatever_has_a_text(tmp_path: Path) -> None:
+    run, _ = run_in(tmp_path)
+    for label in (Path("best"), None):
+        run.step()
+        run.save(label)  # type: ignore[arg-type]
+        run.close()
+    assert [Manifest.read(kept.path).label for kept in Folder(tmp_path, pytest.fail).kept()] == ["", "best"]
 
 
 def test_retention_keeps_at_least_the_newest() -> None:

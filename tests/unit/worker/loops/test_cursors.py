@@ -161,6 +161,29 @@ def test_a_pass_that_a_framework_leaves_at_its_limit_is_over_for_a_start_too() -
     assert made.places()["train"][:2] == [1, 0]
 
 
+def test_a_batch_that_a_loop_leaves_without_a_step_belongs_to_the_next_loops_first() -> None:
+    """As gradients are accumulated: a start within the second loop gave the first loader's next epoch that batch only,
+    and none of the others."""
+    made = account("first", "second")
+    first = made.begin("first")
+    give(made, first, 0, 4, ends=True)
+    made.ask(first)
+    made.end(first, exhausted=True)
+    second = made.begin("second")
+    give(made, second, 0, 2)
+    assert [span.loader for span in stepped(made)] == ["first", "second"]
+    assert made.ask(second)
+    assert made.places() == {"first": [1, 0, 1], "second": [0, 2, 0]}
+
+
+def test_a_frameworks_loader_that_is_not_made_in_a_start_keeps_its_place() -> None:
+    """A validation's, in a start that is killed before the next validation: the start behind it began it anew."""
+    made = DrivenAccount()
+    made.kept = {"train": [3, 8, 0], "val": [2, 0, 0]}
+    made.cursors = {"train": Cursor(4, 0)}
+    assert made.places() == {"train": [4, 0, 0], "val": [2, 0, 0]}
+
+
 def test_an_iterator_that_is_kept_over_epochs_is_no_loop_around_the_next_ones() -> None:
     """As `itertools.cycle` has it: the passes of later epochs are told apart as those of the first."""
     made = account("labeled", "unlabeled")

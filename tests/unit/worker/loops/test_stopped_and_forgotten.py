@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +85,25 @@ def test_a_script_with_no_loader_is_not_reminded_of_one(tmp_path: Path, caplog: 
     assert not [text for text in caplog.messages if "loop over what" in text]
 
 
+@pytest.mark.parametrize("loop", ["epochs", "steps"])
+def test_a_start_within_an_epoch_of_no_loader_says_what_its_loop_must_count_by(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loop: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    for stop in (3, None):
+        run = Run(tmp_path / "c", every=Every(steps=1, seconds=None))
+        for _ in run.epochs(1) if loop == "epochs" else [0]:
+            for _ in range(5):
+                run.step()
+                if run.steps == stop:
+                    break
+            if run.steps == stop:
+                break
+        run.close()
+    said = [text for text in caplog.messages if "this start goes on 3 steps within an epoch" in text]
+    assert len(said) == (loop == "epochs")
+
+
 @pytest.mark.slow
 def test_a_rank_that_evaluates_alone_says_for_whom_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stood still without a word where the others waited for it in a collective of their own."""
@@ -147,3 +169,75 @@ def test_a_loop_that_makes_iterators_itself_is_told_how_many_are_empty(
         text for text in caplog.messages if "makes a new iterator where one ends, finds 2 empty ones: write" in text
     ]
     assert len(said) == (steps == 25)
+
+
+def test_a_run_that_the_script_has_let_go_is_not_kept_beside_the_next_one(tmp_path: Path) -> None:
+    """Each fold of a validation has a model of its own, and there may be memory for two of them only."""
+
+    def fold(number: int) -> tuple[Run, weakref.ref[Any]]:
+        net = torch.nn.Linear(1, 1)
+        run = Run(tmp_path / str(number), every=NEVER, net=net)
+        for _ in run.epochs(1):
+            run.step()
+        return run, weakref.ref(net)
+
+    gc.disable()
+    try:
+        run, first = fold(1)
+        run, second = fold(2)
+        assert first() is not None  # the variable held it until the second was there
+        run, third = fold(3)
+        assert first() is None
+        assert second() is not None
+        assert third() is not None
+        del run
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda net: torch.optim.AdamW(net.parameters()), "the AdamW of its parameters"),
+        (lambda net: torch.optim.SGD(net.parameters(), 0.1, momentum=0.9), "the SGD of its parameters"),
+        (lambda net: torch.optim.SGD(net.parameters(), 0.1), ""),
+        (lambda net: torch.optim.AdamW(torch.nn.Linear(2, 2).parameters()), ""),
+        (lambda net: None, ""),
+    ],
+    ids=["keeps moments", "keeps momentum", "keeps nothing", "of another module", "none"],
+)
+def test_an_optimizer_that_the_run_is_not_given_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[torch.nn.Module], object], said: str
+) -> None:
+    net = torch.nn.Linear(2, 2)
+    made = make(net)
+    Run(tmp_path / "c", model=net)
+    texts = [text for text in caplog.messages if "and not the" in text]
+    assert [said in text for text in texts] == [True] * bool(said), made
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["by name", "within a state of the script's own"])
+def test_an_optimizer_that_the_run_has_is_not_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, together: bool
+) -> None:
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(net.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    if together:
+        Run(tmp_path / "c", model=net, all=Both(optimizer))
+    else:
+        Run(tmp_path / "c", model=net, optimizer=optimizer, scheduler=scheduler)
+    assert not [text for text in caplog.messages if "and not the" in text]
+
+
+class Both:
+    """A state that has others within."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,9 +55,10 @@ def test_a_step_after_a_loop_that_was_left_is_refused(tmp_path: Path) -> None:
         trained(tmp_path, net, body)
 
 
-def test_shards_below_one_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misused, match=r"Run\(\.\.\., shards=0\) runs on 1 to 0 ranks, and there are 1: start fewer"):
-        run_in(tmp_path, shards=0)
+@pytest.mark.parametrize("shards", [0, -1, 2**40, 8.0, "8", True])
+def test_shards_are_a_whole_number_within_reason(tmp_path: Path, shards: Any) -> None:
+    with pytest.raises(Misused, match=re.escape(f"shards={shards!r}): shards is a whole number from 1 to 65536")):
+        run_in(tmp_path, shards=shards)
 
 
 # -- levels and conditions ---------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import torch.distributed.checkpoint.format_utils
 import torch.distributed.fsdp
 
 from elastic_agent.worker import Every, Run
-from elastic_agent.worker.checkpoints import transfer, writer
+from elastic_agent.worker.checkpoints import folder, transfer, writer
 from elastic_agent.worker.checkpoints.files import CheckedWriter, Reader, sums_of
 from elastic_agent.worker.checkpoints.folder import Folder
 from elastic_agent.worker.checkpoints.manifest import Manifest
@@ -208,6 +208,58 @@ def test_a_damaged_part_is_taken_from_the_other_node_that_has_it(tmp_path: Path)
     for began, loaded, _ in jobs(tmp_path, [0, 1, 2], steps=0):
         assert [began, loaded] == [1, saved]
     assert "__1_0.distcp: CRC-32" in (tmp_path / "node1" / "step-000001.bad" / "WHY.txt").read_text()
+
+
+def test_a_node_whose_disk_reads_nothing_goes_on_with_what_its_peers_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = jobs(tmp_path, [0, 1, 2], steps=1)[0][2]
+
+    def act(directory: Path, rank: int) -> Any:
+        def unreadable(*_: Any) -> None:
+            raise OSError(5, "Input/output error")
+
+        if rank == 1:
+            monkeypatch.setattr(folder, "check_file", unreadable)
+        return train(directory, steps=0)
+
+    for began, loaded, _ in play(on(tmp_path, [0, 1, 2], act), 3, tmp_path):
+        assert [began, loaded] == [1, saved]
+    assert "Input/output error" in (tmp_path / "node1" / "step-000001.bad" / "WHY.txt").read_text()
+
+
+def test_all_nodes_begin_with_the_same_step_where_the_run_has_no_loader(tmp_path: Path) -> None:
+    """A loop that makes its own batches. The newest checkpoint of node 0 is damaged, and it has the one before."""
+
+    def act(directory: Path, rank: int) -> Any:
+        run = Run(directory, every=Every(steps=1, seconds=None), model=torch.nn.Linear(1, 1))
+        began = run.steps
+        for _ in range(2 - began):
+            run.step()
+            run._persistence.wait()
+        run.close()
+        return began
+
+    assert play(on(tmp_path, [0, 1], act), 2, tmp_path) == [0, 0]
+    (tmp_path / "node0" / "step-000002" / "state.pt").write_bytes(b"")
+    assert (tmp_path / "node0" / "step-000001").exists()
+    assert play(on(tmp_path, [0, 1], act), 2, tmp_path) == [2, 2]
+
+
+def test_what_rank_0_alone_sets_in_run_vars_outlives_its_node(tmp_path: Path) -> None:
+    """Each node keeps checkpoints of its own, and all of them have what rank 0 has set."""
+
+    def act(directory: Path, rank: int) -> Any:
+        run = Run(directory, every=NEVER, model=torch.nn.Linear(1, 1))
+        found = run.vars.get("best")
+        if rank == 0 and run.steps == 0:
+            run.vars.best = [0.5, {"at": (3, float("inf"))}]
+        run.step()
+        run.close()
+        return [run.steps, repr(found)]
+
+    play(on(tmp_path, [0, 1], act), 2, tmp_path)
+    assert play(on(tmp_path, [1, 2], act), 2, tmp_path) == [[2, "[0.5, {'at': (3, inf)}]"]] * 2
 
 
 def test_a_part_that_changes_on_its_way_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import torch.distributed.fsdp
 
 from elastic_agent.worker import Every, Run, persistence
 from elastic_agent.worker.checkpoints.folder import Folder
+from elastic_agent.worker.errors import NotResumable
 from elastic_agent.worker.verify import verify
 from support.workers.ranks import Ranks, play
 from support.workers.sharding import shard, whole
@@ -205,3 +207,53 @@ def test_a_node_that_lacks_the_checkpoint_gets_it_from_a_peer_and_keeps_a_copy(t
 
     assert play(load, 2, tmp_path) == [[0, 7.0]] * 2
     assert verify(tmp_path / "a new node").proved
+
+
+def test_stages_of_a_pipeline_are_refused_at_the_first_save(tmp_path: Path) -> None:
+    """Small ones, too, of which one rank writes all: a start would find its own stage in no checkpoint."""
+
+    def act(rank: int) -> Any:
+        run = Run(tmp_path / "checkpoints", every=NEVER, stage=torch.nn.Linear(2, 3 + rank))
+        run.step()
+        with pytest.raises(NotResumable) as told:
+            run.close()
+        return str(told.value)
+
+    for said in play(act, 2, tmp_path):
+        assert said.startswith("'stage' has other tensors on rank 1 than on rank 0: only models with the same names")
+
+
+def test_what_no_save_could_keep_ends_the_training_at_the_next_one(tmp_path: Path) -> None:
+    """Ranks whose states have other tensors, where all of them write."""
+
+    def act(rank: int) -> Any:
+        persistence.SHARED_BYTES = 1000
+        state: Any = SimpleNamespace(state_dict=lambda: {"w": torch.ones(3000 + rank)}, load_state_dict=print)
+        run = Run(tmp_path / "checkpoints", every=Every(steps=1, seconds=None), state=state)
+        run.step()
+        order = run._persistence._writer._now
+        assert order is not None
+        assert order.done.wait(60)
+        with pytest.raises(NotResumable) as told:
+            run.step()
+        return str(told.value)
+
+    assert all("rank 1 holds other tensors than rank 0" in said for said in play(act, 2, tmp_path))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_models_that_are_not_the_same_on_all_ranks_are_told_of_once(tmp_path: Path, seed: int) -> None:
+    def act(rank: int) -> Any:
+        torch.manual_seed(rank * seed)
+        net, said = torch.nn.Linear(2, 3), list[str]()
+        run = Run(tmp_path / "checkpoints", every=NEVER, net=net)
+        run._persistence._log = said.append
+        for _ in range(2):
+            run.step()
+            run.close()
+        return said
+
+    told = play(act, 2, tmp_path)
+    assert told[1] == []
+    assert len(told[0]) == seed
+    assert all(text.startswith("'net' has other parameters on rank 1 than on rank 0, and a start") for text in told[0])
