@@ -72,8 +72,6 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     except CheckpointDamaged:
         raise
     except OSError as error:
-        if error.filename is not None:
-            raise
         raise OSError(error.errno, f"cannot read the trainer's state from {path}: {error.strerror}") from error
     except Exception as error:  # of torch.load: it is an archive, of something else
         raise WrongState(f"{path} is no file of TorchTrainer.save: {type(error).__name__}: {error}") from error

@@ -34,6 +34,8 @@ TRAIN, VALIDATE, STATE, SAVE, LOAD, MODEL, WORKERS, OPERATORS, SCHEDULERS, SHUTD
     "shutdown",
 )
 """Names of calls."""
+WRONG = "*wrong"
+"""Key of what a call gives that can do nothing with what it was given: why, for the program alone to raise."""
 PASSES = frozenset({TRAIN, VALIDATE})
 """Calls that are passes over data."""
 READS = frozenset({STATE, MODEL})

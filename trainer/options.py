@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -11,10 +12,13 @@ from typing import Any
 from ..agent.errors import UsageError
 from ..launcher.config.config import LaunchConfig
 from ..launcher.config.devices import count_gpus
+from ..launcher.config.values import suggest
 from . import plain
 from .names import BATCH_SIZE, FOLDER, SCHEDULER_STEP
 from .operator import TrainingOperator, check_steps
 
+NOTHING, THE_OPERATOR = "no argument", "the operator"
+"""What functions are called with in the workers."""
 PARALLEL = ("ddp", "fsdp", "none")
 ENDLESS = 1_000_000
 """Restarts that the agent may make: the trainer counts them itself, anew for each call."""
@@ -24,6 +28,14 @@ STORE_GRACE_S = 5.0
 """How long a lost host of the rendezvous is waited for where there is another one to go to."""
 SETTLE_S = 10.0
 """How long a planned change of nodes waits for the workers to end their batch and save."""
+_OTHERWISE = {
+    "nproc_per_node": "num_workers",
+    "min_nodes": "nnodes",
+    "max_nodes": "nnodes",
+    "rdzv_endpoint": "rdzv_endpoint",
+}
+"""Fields of LaunchConfig that arguments of the trainer say, and that may not say something else."""
+_LAUNCH = tuple(name for name in LaunchConfig.__annotations__ if name not in _OTHERWISE)
 PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.preload_imports")
 """What workers are forked with, unless `initialization_hook` is to run before torch is imported."""
 
@@ -109,6 +121,90 @@ def checked_gpus(use_gpu: bool | str) -> bool:
     return bool(count)
 
 
+def checked_launch(fields: Any) -> dict[str, Any]:
+    """Further fields of LaunchConfig. Raises UsageError for those that there are not, and those that other arguments
+    of the trainer say."""
+    made = checked_mapping("launch", fields)
+    for name in made:
+        if name not in LaunchConfig.__annotations__:
+            raise UsageError(f"launch has {name!r}, which is no field of LaunchConfig{suggest(str(name), _LAUNCH)}")
+        if name in _OTHERWISE:
+            raise UsageError(f"launch has {name!r}, which {_OTHERWISE[name]} of the trainer sets; give that")
+    return {name: value for name, value in made.items() if not (name == "env" and value is None)}
+
+
+def checked_mapping(name: str, value: Any, *, named: bool = True) -> dict[Any, Any]:
+    """None is an empty one. Raises UsageError where it is no mapping, or, if `named`, one whose keys are no texts."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or (named and not all(isinstance(key, str) for key in value)):
+        raise UsageError(f"{name} is a {type(value).__name__}, and must be a dict{' with texts for keys' * named}")
+    return dict(value)
+
+
+def checked_interval(save_every: Any) -> dict[str, float] | None:
+    """How often states are kept. Raises UsageError where that would be never, or is neither steps nor seconds."""
+    if save_every is None:
+        return None
+    made = checked_mapping("save_every", save_every)
+    how = 'give {"seconds": 60}, {"steps": 100} or both'
+    if unknown := sorted(set(made) - {"steps", "seconds"}):
+        raise UsageError(f"save_every has {unknown[0]!r}: {how}")
+    numbers = {name: value for name, value in made.items() if value is not None}
+    for name, value in numbers.items():
+        least = 1 if name == "steps" else 0
+        if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not float(value) >= least:
+            raise UsageError(f"save_every[{name!r}] is {value!r}, and must be a number of at least {least}: {how}")
+    if not numbers:
+        raise UsageError(f"save_every is {save_every!r}, so that no state would be kept: {how}, or leave it out")
+    return made
+
+
+def checked_seed(seed: Any) -> Any:
+    """Raises UsageError where torch's random numbers cannot begin with it."""
+    try:
+        usable = -(1 << 63) <= int(seed) < 1 << 64
+    except (TypeError, ValueError, OverflowError):
+        usable = False
+    if not usable:
+        raise UsageError(f"seed is {seed!r:.60}, and must be a whole number of at most 64 bits")
+    return seed
+
+
+def checked_directory(checkpoint_dir: Any) -> str | None:
+    """Its absolute path. Raises UsageError where it is no path, or empty, which would be the working directory."""
+    if checkpoint_dir is None:
+        return None
+    if not isinstance(checkpoint_dir, (str, os.PathLike)):
+        raise UsageError(f"checkpoint_dir is a {type(checkpoint_dir).__name__}, and must be a path, or None for none")
+    if not os.fspath(checkpoint_dir):
+        raise UsageError("checkpoint_dir is empty; give a directory, or None for none")
+    return os.path.abspath(os.fspath(checkpoint_dir))
+
+
+def checked_metric(metric: Any) -> float:
+    """For schedulers. Raises UsageError where it is no number."""
+    try:
+        return float(metric)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise UsageError(f"metric is a {type(metric).__name__}, and must be a number, such as val_loss") from None
+
+
+def checked_function(function: Any, takes: str) -> None:
+    """Of `apply_all_workers` and `apply_all_operators`. takes: what it is called with. Raises UsageError where it
+    cannot be: in the workers that would end them."""
+    if not callable(function):
+        raise UsageError(f"the function is a {type(function).__name__}, and must be one that takes {takes}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # of C; it says itself what it takes
+    try:
+        signature.bind(*(() if takes == NOTHING else (None,)))
+    except TypeError as error:
+        raise UsageError(f"the function is called with {takes}: {error}; change it, or wrap it") from None
+
+
 @dataclass
 class Settled:
     """What a trainer is made of."""
@@ -162,24 +258,26 @@ def settled(given: dict[str, Any], number: int) -> Settled:
     creators = {name: given[name] for name in given if name.endswith("_creator")}
     checked_creators(creators, given["training_operator_cls"], given["initialization_hook"])
     config = checked_config(given["config"], num_workers)
-    nodes, hook, every = _nodes(given["nnodes"]), given["initialization_hook"], given["save_every"]
+    nodes, hook = _nodes(given["nnodes"]), given["initialization_hook"]
     if nodes[1] > 1 and not given["rdzv_endpoint"]:
         raise UsageError(f"nnodes={given['nnodes']!r} needs rdzv_endpoint='HOST:PORT', where the nodes find each other")
     checked_division(num_workers, nodes[1], given["nnodes"])
-    checkpoint_dir, use_gpu = given["checkpoint_dir"], checked_gpus(given["use_gpu"])
+    checkpoint_dir, launch = checked_directory(given["checkpoint_dir"]), checked_launch(given["launch"])
+    every, use_gpu = checked_interval(given["save_every"]), checked_gpus(given["use_gpu"])
     program = {
         **creators,
-        **{name: given[name] for name in ("num_workers", "add_dist_sampler", "seed")},
+        **{name: given[name] for name in ("num_workers", "add_dist_sampler")},
+        "seed": checked_seed(given["seed"]),
         "operator_cls": given["training_operator_cls"],
         "config": config,
         "use_gpu": use_gpu,
         "amp_dtype": checked_amp(given["use_fp16"], given["amp_dtype"], given["apex_args"]),
         "backend": _one_of("backend", given["backend"], ("auto", "gloo", "nccl", "mpi", "ucc")),
         "parallel": _one_of("parallel", given["parallel"], PARALLEL),
-        "ddp_args": dict(given["ddp_args"] or {}),
+        "ddp_args": checked_mapping("ddp_args", given["ddp_args"]),
         SCHEDULER_STEP: check_steps(given[SCHEDULER_STEP]),
-        "checkpoint_dir": None if checkpoint_dir is None else os.path.abspath(checkpoint_dir),
-        "every": None if every is None else dict(every),
+        "checkpoint_dir": checkpoint_dir,
+        "every": every,
         "lasts": checkpoint_dir is not None or nodes[1] > 1,
     }
     preload = given["preload"]
@@ -187,7 +285,8 @@ def settled(given: dict[str, Any], number: int) -> Settled:
         preload = () if hook is not None else PRELOADED
     return Settled(
         program, config, hook, nodes, num_workers // nodes[1], _resources(given["resources"], use_gpu),
-        given["rdzv_endpoint"], given["rdzv_id"] or f"trainer-{number}", preload, dict(given["launch"] or {}),
+        _text("rdzv_endpoint", given["rdzv_endpoint"]), _text("rdzv_id", given["rdzv_id"]) or f"trainer-{number}",
+        preload, launch,
     )  # fmt: skip
 
 
@@ -199,6 +298,12 @@ def _resources(given: Any, use_gpu: bool) -> Callable[[], int] | None:
         return lambda: count_gpus(os.environ)
     found: Callable[[], int] | None = given
     return found
+
+
+def _text(name: str, value: Any) -> str:
+    if value is not None and not isinstance(value, (str, int)):
+        raise UsageError(f"{name} is a {type(value).__name__}, and must be a text")
+    return "" if value is None else str(value)
 
 
 def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..agent.errors import UsageError
 from . import files, options, paths, pickled_values, plain
+from .errors import WrongReturn
 from .names import (
     BEFORE_PASS,
     HOOK,
@@ -26,6 +27,7 @@ from .names import (
     TRAIN,
     VALIDATE,
     WORKERS,
+    WRONG,
 )
 from .operator import TrainingOperator, check_steps
 from .program import agreed_files
@@ -207,21 +209,24 @@ class TorchTrainer:
 
     def update_scheduler(self, metric: float) -> None:
         """A step of all schedulers, for `scheduler_step_freq="manual"`; ReduceLROnPlateau is given the metric."""
-        self._call(SCHEDULERS, {"metric": float(metric)})
+        self._call(SCHEDULERS, {"metric": options.checked_metric(metric)})
 
     def apply_all_workers(self, function: Callable[[], Any]) -> list[Any]:
-        """Call a function in every worker; returns what it gave, plain data or tensors, by rank."""
+        """Call a function in every worker; returns what it gave, plain data or tensors, by rank. Raises WrongReturn
+        where that is something else on one of them, and UsageError where it cannot be called so."""
+        options.checked_function(function, options.NOTHING)
         return self._applied(WORKERS, function)
 
     def apply_all_operators(self, function: Callable[[TrainingOperator], Any]) -> list[Any]:
-        """Call a function with every worker's operator; returns what it gave, plain data or tensors, by rank."""
+        """Call a function with every worker's operator; returns and raises as `apply_all_workers`."""
+        options.checked_function(function, options.THE_OPERATOR)
         return self._applied(OPERATORS, function)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def get_model(self) -> Any:
         """The model, or a list of several: copies on the CPU, out of DDP, in this program."""
-        models = pickled_values.take(self._folder.path, str(self._read(MODEL).value))
+        models = pickled_values.take(self._folder.path, str(self._read(MODEL).right().value))
         return models[0] if len(models) == 1 else models
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,13 +236,15 @@ class TorchTrainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `state_dict`, of a trainer with any number of workers. Raises WrongReturn where it is
-        of other models or optimizers."""
+        of other models or optimizers; on one node without checkpoint_dir the workers stay as they are."""
         self._check_open()
-        self._call(LOAD, {}, self._parcels.keep(plain.to_bytes(dict(state))))
+        options.checked_mapping("the state", state, named=False)
+        agreed_files.take(self._call(LOAD, {}, self._parcels.keep(plain.to_bytes(dict(state)))))
 
     def save(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Write the state to a file on this node, whole or not at all; plain torch.load reads it too. Returns the path.
         Raises OSError where that cannot be, on all nodes where it is so on one; the files from before stay then."""
+        self._check_open()
         if self._nodes == 1:
             files.save(path, {"state": self.state_dict()})
         elif not agreed_files.save(path, self._state_to_save(), self._parcels.keep, self._call):
@@ -328,7 +335,7 @@ class TorchTrainer:
         if num_steps is not None:
             options.checked_number("num_steps", num_steps, 1)
         retries = options.checked_number("max_retries", max_retries, 0)
-        told = dict(info or {})
+        told = options.checked_mapping("info", info, named=False)
         plain.check(told, "info")
         if SCHEDULER_STEP in told:
             check_steps(told[SCHEDULER_STEP])
@@ -350,6 +357,9 @@ class TorchTrainer:
         parcel = self._parcels.of(function)
         title = getattr(function, "__qualname__", type(function).__name__)
         given = self._call(name, {"function": title, "code": plain.code_digest(function)}, parcel).value
+        for rank, each in enumerate(given):
+            if WRONG in each:
+                raise WrongReturn(f"{each[WRONG]} (rank {rank})")
         return [
             each["plain"] if "plain" in each else plain.from_bytes(base64.b64decode(each["bytes"])) for each in given
         ]
@@ -367,7 +377,7 @@ class TorchTrainer:
         answer = call_server.wait(call_server.make(name, args, plain.digest(name, args), parcel, refused))
         self._replaying = answer.recorded
         self._parcels.answered(name, parcel)
-        return answer
+        return answer.right()
 
     def _read(self, name: str) -> Answer:
         call_server, _ = self._check_open()

@@ -11,17 +11,31 @@ from typing import Any
 
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ...agent.errors import UsageError
 from .. import pickled_values
 from ..errors import Diverged, StateLost, WrongReturn
 from ..files import put_in_place, save
-from ..names import BEFORE_PASS, LOAD, MODEL, OPERATORS, SAVE, SCHEDULERS, STATE, TRAIN, VALIDATE, WORKERS
+from ..names import (
+    BEFORE_PASS,
+    LOAD,
+    MODEL,
+    OPERATORS,
+    PASSES,
+    SAVE,
+    SCHEDULERS,
+    STATE,
+    TRAIN,
+    VALIDATE,
+    WORKERS,
+    WRONG,
+)
 from ..operator import TrainingOperator
 from ..plain import from_bytes, stays, to_bytes, without_numpy
 from .channel import Channel
 from .passes import Passes
 from .places import Places
 from .record import Record
-from .states import load_whole, whole
+from .states import load_whole, unfit, whole
 from .surroundings import Surroundings
 from .wrapping import plain_copy
 
@@ -51,6 +65,8 @@ class Calls:
         """Do it, together with all other workers. Gives what is answered: plain data, and bytes."""
         name, number, args = call["name"], call["number"], call["args"]
         self.lasting = name in (LOAD, WORKERS, OPERATORS, SCHEDULERS)
+        if name in PASSES and (why := self._passes.unfit(name, args)):
+            return self._wrong(why), b""
         if name == TRAIN:
             if args["checkpoint"] == "auto" and not self._entered(number):
                 self._keep()
@@ -74,6 +90,14 @@ class Calls:
             self._step_schedulers(args["metric"])
             return None, b""
         return self._applied(name, call["parcel"]), b""
+
+    def _wrong(self, text: str) -> dict[str, str]:
+        """An error of this call alone: memory has what was trained, and to end the workers would lose it. Raises
+        WrongReturn where a state can be gone on from; there the answer would be in the record of calls, for the program
+        that was mended, too."""
+        if self._around.program["lasts"]:
+            raise WrongReturn(text)
+        return {WRONG: text}
 
     def _step_schedulers(self, metric: float) -> None:
         for scheduler in self._operator._schedulers:
@@ -132,10 +156,10 @@ class Calls:
                 problem = f"{error.errno}: {error.strerror} {node}"
         return next(filter(None, world.gather(problem)), None)
 
-    def _load(self, parcel: str, refused: str) -> str | None:
+    def _load(self, parcel: str, refused: str) -> str | dict[str, str] | None:
         """Take the state that this node has; with several nodes, that of the first one that has any, on all. Where a
-        node's program could not read its file, or none has one, why: nothing is changed then. Raises Diverged where
-        nodes have states of different places."""
+        node's program could not read its file, none has one, or it is of something else, why: nothing is changed then.
+        Raises Diverged where nodes have states of different places."""
         world = self._run.world
         data = Path(self._folder, parcel).read_bytes() if parcel else b""
         if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:
@@ -155,11 +179,14 @@ class Calls:
                         "node the same, or one of them"
                     )
             data = world.broadcast_bytes(data, having[0])
-        load_whole(self._operator, from_bytes(data))
+        state = from_bytes(data)
+        if why := unfit(self._operator, state):
+            return self._wrong(why)
+        load_whole(self._operator, state)
         self._passes.go_on()
         return None
 
-    def _model(self, number: int) -> str | None:
+    def _model(self, number: int) -> str | dict[str, str] | None:
         """The models, out of DDP and on the CPU, in a file for the program."""
         state = whole(self._operator)
         if self._around.local_rank:
@@ -170,18 +197,28 @@ class Calls:
             for at, model in enumerate(models):
                 model.load_state_dict(state[f"model{at}"])
         else:
-            models = [plain_copy(model) for model in self._operator._models]
+            try:
+                models = [plain_copy(model) for model in self._operator._models]
+            except Exception as error:  # noqa: BLE001 - a copy runs the user's own code
+                return self._wrong(f"the model cannot be copied: {type(error).__name__}: {error}; use state_dict()")
         for model in models:
             model.zero_grad(set_to_none=True)
         name = f"model-{number}"
-        pickled_values.write(self._folder, name, "the model", models)
+        try:
+            pickled_values.write(self._folder, name, "the model", models)
+        except UsageError as error:
+            return self._wrong(str(error).replace("to the workers", "to the program"))
         return name
 
     def _applied(self, name: str, parcel: str) -> list[Any]:
-        """What a function of the program gave on each worker, by rank."""
+        """What a function of the program gave on each worker, by rank; or what is wrong with it: that is an error of
+        the program's, and no reason to lose what was trained."""
         function = pickled_values.read(self._folder, parcel)
         value = without_numpy(function() if name == WORKERS else function(self._operator))
-        told = {"plain": value} if stays(value) else {"bytes": base64.b64encode(_checked(value)).decode()}
+        try:
+            told = {"plain": value} if stays(value) else {"bytes": base64.b64encode(_checked(value)).decode()}
+        except WrongReturn as error:
+            told = self._wrong(str(error))
         made: list[Any] = self._run.world.gather(told)
         return made
 

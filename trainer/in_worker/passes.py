@@ -12,7 +12,7 @@ import torch
 
 from ..errors import WrongReturn
 from ..meters import merged, together
-from ..names import SCHEDULER_STEP
+from ..names import SCHEDULER_STEP, TRAIN
 from ..operator import TrainingOperator, check_scheduled, check_steps
 from ..plain import numbers, unpacked
 from .build import sync_buffers
@@ -54,7 +54,7 @@ class Passes:
         for model in operator._wrapped:
             to_training_mode(model)
         info = unpacked(args["info"])
-        info[SCHEDULER_STEP] = steps = check_steps(info.get(SCHEDULER_STEP, self._around.program[SCHEDULER_STEP]))
+        info[SCHEDULER_STEP] = steps = self._steps(info)
         check_scheduled(operator, steps)
         made = self._pass(number, data, args, info)
         if steps == "epoch":
@@ -72,6 +72,20 @@ class Passes:
         with torch.no_grad():
             made = self._pass(number, data, args, unpacked(args["info"]))
         return self._finished(number, made, args)
+
+    def unfit(self, name: str, args: dict[str, Any]) -> str:
+        """Why a pass of this name cannot begin; empty: it can."""
+        try:
+            self._of("train" if name == TRAIN else "validation")
+            if name == TRAIN:
+                check_scheduled(self._operator, self._steps(unpacked(args["info"])))
+        except WrongReturn as error:
+            return str(error)
+        return ""
+
+    def _steps(self, info: dict[str, Any]) -> str:
+        """When schedulers step in this pass."""
+        return check_steps(info.get(SCHEDULER_STEP, self._around.program[SCHEDULER_STEP]))
 
     def go_on(self) -> None:
         """A state was loaded: the next training pass has the order that it would have had where the state is from,

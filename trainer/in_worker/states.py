@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -60,15 +61,48 @@ def whole(operator: TrainingOperator) -> dict[str, Any]:
     return {name: _mapped(thing.state_dict(), _gathered) for name, thing in states_of(operator).items()}
 
 
-def load_whole(operator: TrainingOperator, state: dict[str, Any]) -> None:
-    """Take what `whole` gave, here or with another number of workers. Raises WrongReturn where it is of other things.
-    Collective where tensors are sharded."""
+def unfit(operator: TrainingOperator, state: dict[Any, Any]) -> str:
+    """Why a state is not one of this operator's, as far as that shows before any of it is taken; empty: it does not."""
     things = states_of(operator)
     missing = sorted(name for name in things if name not in state and name != "scaler")
-    if missing or (unknown := sorted(name for name in state if name not in things and name != "scaler")):
-        what = f"has no {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which the trainer has not"
-        raise WrongReturn(f"the state {what}: it was saved by a trainer with other models, optimizers or schedulers")
-    for name, thing in things.items():
+    unknown = sorted(str(name) for name in state if name not in things and name != "scaler")
+    if missing:
+        what = f"has no {', '.join(missing)}"
+    elif unknown:
+        what = f"has {', '.join(unknown)}, which the trainer has not"
+    else:
+        models = [(name, thing) for name, thing in things.items() if isinstance(thing, torch.nn.Module)]
+        others = (_other_model(name, net.state_dict(), state[name]) for name, net in models if _loads_plainly(net))
+        what = next(filter(None, others), "")
+    return f"the state {what}: it was saved by a trainer with other models, optimizers or schedulers" if what else ""
+
+
+def _loads_plainly(model: torch.nn.Module) -> bool:
+    """Whether nothing of the user's own takes part in `load_state_dict`, which may adapt what it is given."""
+    return type(model).load_state_dict is torch.nn.Module.load_state_dict and all(
+        type(each)._load_from_state_dict.__module__.startswith("torch.nn.") and not each._load_state_dict_pre_hooks
+        for each in model.modules()
+    )
+
+
+def _other_model(name: str, own: Mapping[str, Any], given: Any) -> str:
+    """What of a model's state has another shape than its own; empty where all that both have is alike."""
+    if not isinstance(given, Mapping):
+        return f"has a {type(given).__name__} as {name}"
+    for key, tensor in own.items():
+        other = given.get(key)
+        if not isinstance(tensor, torch.Tensor) or not isinstance(other, torch.Tensor) or not tensor.ndim:
+            continue  # to a number without dimensions torch also takes a list of one
+        if tensor.shape != other.shape:
+            shapes = f"the shape {tuple(other.shape)}, and the trainer with {tuple(tensor.shape)}"
+            return f"has {key} of {name} with {shapes}"
+    return ""
+
+
+def load_whole(operator: TrainingOperator, state: dict[str, Any]) -> None:
+    """Take what `whole` gave, here or with another number of workers, and for which `unfit` has no reason against it.
+    Collective where tensors are sharded."""
+    for name, thing in states_of(operator).items():
         if name in state:
             layout = thing.state_dict()
             thing.load_state_dict(_placed(state[name], layout))

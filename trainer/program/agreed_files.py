@@ -51,7 +51,12 @@ def load(path: str | os.PathLike[str], parcel: Parcel, call: Call) -> None:
             name = parcel(plain.to_bytes(files.load(path)["state"]))
     except (OSError, WorkerLibraryError) as error:
         refused = f"{type(error).__name__}: {error}"
-    said = call(LOAD, {}, name, refused).value
-    if said is not None:
-        kind, _, text = said.partition(": ")
-        raise {"CheckpointDamaged": CheckpointDamaged, "WrongState": WrongState}.get(kind, OSError)(text)
+    take(call(LOAD, {}, name, refused))
+
+
+def take(answer: Answer) -> None:
+    """What a call to load was answered. Raises the error that it says."""
+    if answer.value is not None:
+        kind, _, text = answer.value.partition(": ")
+        kinds = {each.__name__: each for each in (CheckpointDamaged, WrongState)}
+        raise kinds.get(kind, OSError)(text)

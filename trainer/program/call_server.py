@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ...agent.errors import InternalError
-from ..errors import Diverged
+from ..errors import Diverged, WrongReturn
 from ..frames import Closed, Inbox, Place, packed, send
 from ..meters import merged
-from ..names import SOCKET
+from ..names import SOCKET, WRONG
 
 
 class Call(NamedTuple):
@@ -47,6 +47,12 @@ class Answer(NamedTuple):
     body: bytes = b""
     recorded: bool = False
     """Whether it was done before this program made it: in its former life, or while this node was not there."""
+
+    def right(self) -> Answer:
+        """The same. Raises WrongReturn where the workers could do nothing with what the call was given."""
+        if isinstance(self.value, dict) and WRONG in self.value:
+            raise WrongReturn(self.value[WRONG])
+        return self
 
 
 @dataclass

@@ -316,6 +316,8 @@ def test_an_operator_registers_what_it_trains(caplog: pytest.LogCaptureFixture) 
     assert repr(trainer) == "<TorchTrainer of 2 workers, shut down>"
     with pytest.raises(UsageError, match=r"train\(\) after shutdown\(\)"):
         trainer.train()
+    with pytest.raises(UsageError, match=r"save\(\) after shutdown\(\)"):
+        trainer.save(folder / "state.pt")
 
 
 def test_a_model_without_a_gradient_is_named() -> None:

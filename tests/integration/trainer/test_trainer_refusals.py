@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.network import free_ports
 from support.outside.mounts import tmpfs
 from support.source_tree import ROOT
 
@@ -39,12 +39,12 @@ NAMED = {
 
 def played(work: Path, *cases: str) -> dict[str, dict[str, list[Any]]]:
     """By case and node, the exception's name, its text, and when it was raised."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    # One for each: a node whose host still ends the job before would find that job, not its own.
+    ports = ",".join(map(str, free_ports(len(cases))))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"}
     programs = {}
     for name in ("one", "two"):
-        command = [sys.executable, str(PROGRAM), name, str(work), str(port), *cases]
+        command = [sys.executable, str(PROGRAM), name, str(work), ports, *cases]
         programs[name] = subprocess.Popen(
             command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )

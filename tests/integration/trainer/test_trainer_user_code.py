@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,9 +206,28 @@ def test_what_the_trainer_cannot_do_is_refused_at_once_with_what_to_do() -> None
         TorchTrainer(**{**FULL, "config": 5})
 
 
-def test_what_a_function_may_not_give_is_named() -> None:
-    with (
-        TorchTrainer(**FULL) as trainer,
-        pytest.raises(WrongReturn, match=r"data or tensors: it has pathlib\.\w+ in it"),
-    ):
-        trainer.apply_all_workers(lambda: {"where": Path("here")})
+def test_what_a_function_may_not_give_is_named_and_the_training_goes_on() -> None:
+    """In memory alone is what was trained: a look at it that goes wrong must not be its end."""
+
+    def no_validation_data(config: dict[str, Any]) -> Any:
+        return FULL["data_creator"](config)[0]
+
+    def locked(config: dict[str, Any]) -> Any:
+        made = FULL["model_creator"](config)
+        made.lock = threading.Lock()
+        return made
+
+    with TorchTrainer(**{**FULL, "data_creator": no_validation_data, "model_creator": locked}) as trainer:
+        with pytest.raises(WrongReturn, match="there is no validation data"):
+            trainer.validate()
+        with pytest.raises(WrongReturn, match=r"the model cannot be copied: TypeError: cannot pickle '_thread\.lock'"):
+            trainer.get_model()
+        with pytest.raises(WrongReturn, match=r"data or tensors: it has pathlib\.\w+ in it \(rank 0\)"):
+            trainer.apply_all_workers(lambda: {"where": Path("here")})
+        with pytest.raises(UsageError, match=r"the function is called with the operator: too many positional"):
+            trainer.apply_all_operators(lambda: 1)  # type: ignore[arg-type,misc]  # the mistake
+        other = trainer.state_dict()
+        other["model0"] = {name: tensor.repeat(2) for name, tensor in other["model0"].items() if tensor.ndim == 1}
+        with pytest.raises(WrongReturn, match=r"the state has \S+ of model0 with the shape \(\d+,\), and the trainer"):
+            trainer.load_state_dict(other)
+        assert trainer.train()["epoch"] == 1
