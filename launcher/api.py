@@ -18,6 +18,7 @@ from ..agent.errors import UsageError
 from ..proto.frozen import dataclass, replace
 from .agent_setup import complete, fitted, make_agent, noticing, torch_events
 from .config.config import LaunchConfig, plan
+from .config.field_kinds import in_kind
 from .control_methods import ControlMethods
 from .reporting.exceptions import error_of
 from .watched import Watched
@@ -75,7 +76,8 @@ class NodeAgent(ControlMethods):
         self._unused = threading.Lock()
         self._call: FunctionCall | None = None
         self._tell = tell = tell or _log
-        self._config = config
+        _check_config(config)
+        self._config = config = in_kind(config)
         watched: Watched | None = None
         try:
             argv, title, job = self._command(entrypoint, args)
@@ -193,6 +195,12 @@ def _with_store(config: LaunchConfig, store: Store | None) -> LaunchConfig:
     if store is None:
         return config
     return replace(config, rdzv_backend="c10d", rdzv_endpoint=config.rdzv_endpoint or "localhost", standalone=False)
+
+
+def _check_config(config: object) -> None:
+    if not isinstance(config, LaunchConfig):
+        hint = "; elastic_agent.torchrun.elastic_launch takes torch's" if hasattr(config, "rdzv_backend") else ""
+        raise UsageError(f"config is a {type(config).__name__}; give a LaunchConfig of elastic_agent{hint}")
 
 
 def _guarded(on_event: Callable[[AgentEvent], None]) -> Callable[[AgentEvent], None]:

@@ -106,12 +106,12 @@ def entry() -> NoReturn:
 def _fail(error: AgentError, args: Sequence[str]) -> int:
     if not error.reported:
         from .reporting.console import Console
-        from .reporting.printing import printing_of
+        from .reporting.printing import formats_in, printing_of
 
         try:
             spelled = spell_out(args)
         except UsageError:  # the error itself, mostly
-            spelled = ["--"]
+            spelled = [*formats_in(args), "--"]
         Console(os.environ, printing_of(os.environ, spelled[: spelled.index("--")])).fail(error)
     return error.exit_code
 

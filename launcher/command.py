@@ -50,28 +50,40 @@ def run_command(
             on_announce=watched.announcing(None),
             as_program=as_program,
         )
-        console.name = agent.name
+        console.name, console.take_midline = agent.name, agent.workers.logs.take_midline
         recorded = torch_events(config, made, title)
         _follow(agent.name, watched.service, events, recorded)
         _loaded(as_program)
         with noticing(config, agent, console.tell):
             report = watched.run(agent, last=as_program)
         error = error_of(report, agent.name)
-        _say_if_unused(config, console)
+        _before_the_end(config, console, events)
         console.conclude(title, report, error)
         if recorded is not None:
             recorded.concluded(report, agent.status())
     except AgentError as failure:
+        _close(events)
         _fail(failure, console)
         raise
     finally:
         if watched is not None:
             watched.close()
-        if events is not None:
-            events.close()
+        _close(events)
     if error is not None:
         error.reported = True
         raise error
+
+
+def _before_the_end(config: LaunchConfig, console: Console, events: EventFile | None) -> None:
+    """Say what is to be said before the last line."""
+    _close(events)
+    _say_if_unused(config, console)
+
+
+def _close(events: EventFile | None) -> None:
+    """Close the file, which may say what is missing from it."""
+    if events is not None:
+        events.close()
 
 
 def _fail(failure: AgentError, console: Console) -> None:

@@ -165,7 +165,7 @@ def _opener(
     spec: RendezvousSpec, given: Store | None, say: Callable[[str], None], as_program: bool, node: str, told: list[Any]
 ) -> OpenStore:
     def open_c10d(closing: threading.Event, join: Join) -> Store:
-        from ..rendezvous.c10d import store as c10d
+        from ..rendezvous.c10d import opening as c10d
 
         return c10d.open_c10d(
             spec.endpoint,
@@ -233,7 +233,7 @@ def _open_addressed(
 ) -> Store:
     from ..rendezvous.c10d import addressed, one_endpoint
     from ..rendezvous.c10d.keys import Keys
-    from ..rendezvous.c10d.store import Hosting
+    from ..rendezvous.c10d.opening import Hosting
 
     return addressed.open_addressed(
         one_endpoint.OneEndpoint(parse_endpoint(spec.endpoint), Keys(spec.run_id), spec.lease_s),

@@ -50,7 +50,7 @@ def on_store_failed(node: Node, event: StoreFailed, now: float, rules: Rules) ->
     if node.verdict is not None:  # each thread on the store reports it once; only people may cut the grace short
         return transitions.hurry(node, now, str(event.error)) if isinstance(event.error, StoreReplaced) else (node, ())
     status, reason = _STATUS.get(type(event.error), exit_status.STORE_LOST), str(event.error)
-    if node.finished and status == exit_status.STORE_LOST:
+    if (node.finished or node.leaving is not None) and status == exit_status.STORE_LOST:
         return on_request.leave(node, rules, now, verdicts.of_store_lost(node, rules, reason))
     node, effects = on_request.leave(node, rules, now, Verdict(status, reason))
     if not isinstance(event.error, StoreReplaced):

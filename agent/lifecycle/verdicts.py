@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...proto.frozen import replace
 from ...rendezvous.failures import Ending
 from ...rendezvous.records import Outcome, Round
 from .. import exit_status
@@ -69,6 +70,9 @@ def of_store_lost(node: Node, rules: Rules, reason: str) -> Verdict:
     if node.finished:
         because = f"this node's workers all finished; the store at {rules.endpoint} does not answer: {reason}"
         return Verdict(exit_status.OK, because)
+    if node.leaving is not None:
+        because = f"{node.leaving.because}; the store at {rules.endpoint} does not answer: {reason}"
+        return replace(node.leaving, because=because)
     return Verdict(
         exit_status.STORE_LOST,
         f"the store at {rules.endpoint} did not answer for {rules.store_grace_s:g} s (store_grace): {reason}; "

@@ -71,6 +71,10 @@ class JobLogs:
         """Bytes of workers' output that were dropped instead of shown on the console."""
         return self._relay.dropped if self._relay else 0
 
+    def take_midline(self) -> bool:
+        """As `Relay.take_midline`; False as long as no worker has written."""
+        return self._relay.take_midline() if self._relay else False
+
     def open_round(
         self,
         round: int,  # noqa: A002 - the field's word

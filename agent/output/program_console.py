@@ -34,7 +34,7 @@ class ProgramConsole(Sink):
         except Exception as error:  # noqa: BLE001 - the program's own code; workers go on without it
             self.drop(data, f"{type(error).__name__}: {error}")
             return
-        self.passed += len(data)
+        self._wrote(memoryview(data))
         self.report_loss()
 
     def report_last_loss(self, written: bool) -> None:

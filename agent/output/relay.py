@@ -103,6 +103,13 @@ class Relay:
         """Stdout and stderr of the console are one pipe, terminal or file."""
         return self._shared
 
+    def take_midline(self) -> bool:
+        """Whether workers' output has left a line without its end on the console's stderr. Whoever asks prints next, on
+        a line of its own: it counts as ended. From any thread."""
+        console, _ = self._consoles[-1]
+        midline, console.midline = console.midline, False
+        return midline
+
     @property
     def _writers(self) -> list[QueuedWriter]:
         return [self._files, *(writer for _, writer in self._consoles)]

@@ -32,6 +32,8 @@ class Sink:
         """Bytes that were not written."""
         self.passed = 0
         """Bytes that were written; while this does not grow, the sink is blocked."""
+        self.midline = False
+        """The last byte written is not an end of line."""
         self._report = report
         self._lock = threading.Lock()
         self._unreported = [0, 0]
@@ -40,6 +42,12 @@ class Sink:
 
     def write(self, data: bytes) -> None:
         raise NotImplementedError
+
+    def _wrote(self, data: memoryview) -> None:
+        """Take note of bytes that were written."""
+        self.passed += len(data)
+        if data:
+            self.midline = data[-1] != 0x0A
 
     def drop(self, data: bytes | memoryview, why: str) -> None:
         """Count output that will not be written, and report the beginning of a loss."""
@@ -87,8 +95,6 @@ class FileSink(Sink):
         self._fd = open_log(path)
         self._gap = False
         """Bytes were lost since the last one that was written."""
-        self._midline = False
-        """The last byte written is not an end of line."""
 
     def write(self, data: bytes) -> None:
         """After a gap, writing resumes with the next whole line, on a line of its own."""
@@ -103,18 +109,17 @@ class FileSink(Sink):
         """Close the file, and write to the open file `fd` from now on."""
         os.close(self._fd)
         self._fd = fd
-        self._midline = False
+        self.midline = False
 
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
         try:
-            if self._gap and self._midline:
+            if self._gap and self.midline:
                 os.write(self._fd, b"\n")
-                self._midline = False
+                self.midline = False
             while rest:
                 written = os.write(self._fd, rest)
-                self.passed += written
-                self._midline = rest[written - 1] != 0x0A
+                self._wrote(rest[:written])
                 rest = rest[written:]
         except OSError as error:
             # The next chunk is tried all the same: the disk may have room again by then.
@@ -168,7 +173,7 @@ class Console(Sink):
                     return
                 try:
                     written = os.write(self.fd, self._piece(data, rest))
-                    self.passed += written
+                    self._wrote(rest[:written])
                     rest = rest[written:]
                 except BlockingIOError:
                     continue  # it had room for less than a piece

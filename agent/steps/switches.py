@@ -106,7 +106,8 @@ class Switches:
         label = self._take(path)
         if label is not None:
             self._seen = None
-            self._ask(Act.SAVE, f"the save switch {path}, made by {owner}", label or UNNAMED)
+            because = f"the save switch {path}, made by {owner}" + (f": {label}" if label else "")
+            self._ask(Act.SAVE, because, label or UNNAMED)
 
     def _take(self, path: str) -> str | None:
         """The label in the file, which is removed; None where another node was first. Renaming decides which is."""

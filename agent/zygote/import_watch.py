@@ -188,16 +188,18 @@ def holds_objects(func: object) -> bool:
 def files_hook(trees: list[Tree]) -> Callable[[str, tuple[Any, ...]], None]:
     """A function for `sys.addaudithook` that records which imports make files. It cannot be taken out again; without a
     tree it returns at once."""
-    made, created = ("os.mkdir", "os.mkfifo", "os.symlink", "os.link"), os.O_CREAT
+    made = {"os.mkdir": 0, "os.mkfifo": 0, "os.symlink": 1, "os.link": 1}  # which argument is the path that is made
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if trees and (event in made or (event == "open" and args[2] & created and is_lasting(args[0]))):
+        if not trees or (event != "open" and event not in made):
+            return
+        if (event != "open" or args[2] & os.O_CREAT) and is_lasting(args[made.get(event, 0)]):
             trees[-1].now.made_files = True
 
     return hook
 
 
 def is_lasting(path: object) -> bool:
-    """Whether this is a file that a module makes for itself: no compiled module, no device."""
+    """Whether this is what a module makes for itself: no compiled module nor the folder of those, no device."""
     text = os.fsdecode(path) if isinstance(path, (str, bytes)) else ""
     return bool(text) and "__pycache__" not in text and not text.startswith("/dev/")

@@ -7,6 +7,7 @@ import json
 import select
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 PREFIX = "/elastic.control.v1.Control/"
@@ -45,7 +46,8 @@ class Call:
         try:
             self._sock.setblocking(False)
             self._sock.connect(path)
-            self._sock.send(head.encode() + body)
+            with suppress(BrokenPipeError):  # refused at once, as another user is: why is there to be read
+                self._sock.send(head.encode() + body)
         except OSError as error:
             self._sock.close()
             raise AgentUnreachable(f"{path}: {error.strerror}") from error

@@ -16,13 +16,11 @@ from . import event_sources, find, screen, story, views
 from .asking import begin, call
 from .call import AgentUnreachable, CallRefused, Message
 from .find import Agent, NotFound
-from .printing import PROGRAM, fail, printable, say, say_output
+from .printing import PROGRAM, UNWRITTEN, fail, open_closed_streams, printable, say, say_output
 from .selection import MOST, NUMBER, Chosen, as_json, because, choosing, ranks_named, show_credentials
 
 REFUSED, WRONG = 1, 2
 """Exit statuses beside those of `find`: the agent says no; the command is wrong."""
-UNWRITTEN = 74
-"""What it found could not be printed, or a file not be read; EX_IOERR of sysexits.h."""
 REDRAW_S = 1.0
 """At most so long until a live screen is drawn anew: it shows ages."""
 
@@ -305,6 +303,8 @@ def watch(chosen: Chosen, *, what: str, node: str, in_json: bool) -> None:
         with open(what, encoding="utf-8-sig", errors="replace") as file:
             table = with_absolute_paths(file.read(), os.path.dirname(os.path.abspath(what)))
         _do(agent, "SetWatch", in_json, table=table)
+    elif "/" in what or what.endswith(".toml"):
+        raise click.BadParameter(f"there is no file {what!r}; give one, or names of usual watches such as hang,disk")
     else:
         _do(agent, "SetWatch", in_json, names=what)
 
@@ -377,6 +377,7 @@ def _echo(message: object) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The program. Ends the process with one of the exit statuses that its help lists."""
+    open_closed_streams()
     try:
         elasticctl.main(argv, prog_name=PROGRAM, complete_var="_ELASTICCTL_COMPLETE")
     except NotFound as error:

@@ -11,13 +11,16 @@ import click
 from . import views
 from .call import Message
 from .find import Agent
+from .printing import say
 
 
 def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[Message]:
     """Those of these files; without any, those that the agents of the job keep. Raises BadParameter,
     AgentUnreachable."""
     try:
-        return [event for path in files for event in views.events_of(path)] if files else views.events_kept_by(agents())
+        if not files:
+            return views.events_kept_by(agents())
+        return [event for path in files for event in views.events_of(path, lambda line: say(line, err=True))]
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -11,6 +11,8 @@ from typing import NoReturn
 import click
 
 PROGRAM = "elasticctl"
+UNWRITTEN = 74
+"""The status where nothing can be printed, or a file not be read; EX_IOERR of sysexits.h."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal may obey or reorder, but for the end of a line and the tab."""
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
@@ -27,10 +29,20 @@ def say_output(text: str, *, nl: bool = True) -> None:
     click.echo(printable(text, coloured=True) if sys.stdout.isatty() else text, nl=nl)
 
 
-def fail(text: str, status: int) -> NoReturn:
+def open_closed_streams() -> None:
+    """Where this program was started with stdout or stderr closed (`>&-`), what it prints there goes nowhere."""
+    for name, least in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            # In the place of the closed one, so that no file or socket that is opened later is printed into.
+            while (number := os.open(os.devnull, os.O_WRONLY)) < least:
+                pass
+            setattr(sys, name, os.fdopen(number, "w"))
+
+
+def fail(text: str, status: int, program: str = PROGRAM) -> NoReturn:
     """Say why on stderr, and end the program with this status."""
     with contextlib.suppress(OSError):  # where stderr takes nothing either, the status says it
-        say(f"{PROGRAM}: {text}", err=True)
+        say(f"{program}: {text}", err=True)
     _drop_unwritten()
     sys.exit(status)
 

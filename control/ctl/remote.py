@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# gRPC's C core reads it as it is loaded, and would write a line of its own for each handshake that fails.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 import grpc
 
 from ...proto import control_pb2
@@ -29,6 +32,21 @@ ARRIVED_MAX = 64
 """Messages that wait to be taken."""
 FAILED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """The agent has not answered; all else is an answer."""
+
+
+_IN_WORDS = (
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is signed by nobody whom this host trusts; give --ca-file"),
+    ("Hostname Verification", "its certificate names another host; give --tls-name, or the name as --address"),
+    ("security handshaker", "--ca-file has no certificate in PEM that can be used; give another file"),
+    ("WRONG_VERSION_NUMBER", "what answers there speaks no TLS; give the address of an agent's --control-address"),
+    ("Connection refused", "nothing listens there; give the address of an agent's --control-address"),
+)
+"""What gRPC's texts hold where no connection was made, and what it means."""
+
+
+def in_words(details: str) -> str:
+    """Why an agent cannot be reached, of gRPC's text for it."""
+    return next((text for sign, text in _IN_WORDS if sign in details), details)
 
 
 @dataclass
@@ -114,10 +132,10 @@ class RemoteCall(Call):
         return found
 
     def _failed(self, error: Any) -> None:  # noqa: ANN401 - gRPC's error is a call, too
-        text = f"{self.path}: {error.details()}"
+        told = error.details() or error.code().name
         if error.code() in FAILED:
-            raise AgentUnreachable(text)
-        raise CallRefused(text)
+            raise AgentUnreachable(f"{self.path}: {in_words(told)}")
+        raise CallRefused(f"{self.path}: {told}")
 
     def messages(self, limit_s: float | None = None) -> Iterator[Message]:
         """As `Call.messages`; gRPC keeps the limit."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from ...agent.errors import UsageError
-from ..table.parse import meant, parse_table, read_table
+from ...proto.frozen import replace
+from ..notify.channels import Channel, channel
+from ..table.parse import check_actions, meant, parse_table, read_table
 from ..table.watch import Table
 
 USUAL = {
@@ -19,6 +22,18 @@ USUAL = {
     "clock": '[[watch]]\nwhat = "clock"\nfor = "5 min"\n',
     "gpu": '[[watch]]\nwhat = "gpu"\n[[watch]]\nwhat = "gpu"\nthreshold = "xid"\n',
 }
+
+
+def checked_table(watch: str, notify: Iterable[str]) -> tuple[Table, list[Channel]]:
+    """The table of `watch`, one without watches where that is empty, and the channels of its URLs and of these. Raises
+    UsageError for a mistake in either."""
+    table = table_of(watch) if watch else Table("--notify", "", ())
+    table = replace(table, notify=(*table.notify, *notify))
+    check_actions(table, inside=True)
+    channels = [channel(url) for url in table.notify]
+    for each in channels:
+        each.check()
+    return table, channels
 
 
 def table_of(watch: str) -> Table:

@@ -17,12 +17,11 @@ from ...rendezvous.failures import EndKind
 from ...rendezvous.records import Outcome, Round, RoundPhase
 from ...rendezvous.text import count
 from ..actions.perform import Actor
-from ..notify.channels import channel
 from ..notify.notifier import Notifier
 from ..table.parse import check_actions, parse_table
 from ..table.watch import Table
 from ..watcher.runner import Runner
-from .usual_watches import USUAL, table_of
+from .usual_watches import USUAL, checked_table, table_of
 from .view import AgentsJob
 
 CLOSE_S = 10.0
@@ -66,12 +65,8 @@ class Watching:
         read, before anything is done about it. Both from any thread. Raises UsageError for a mistake in the file or in
         a URL, and where the host refuses a directory."""
         self._tell, self._alarmed = tell, alarmed
-        table = table_of(path) if path else Table("--notify", "", ())
-        self.table = replace(table, notify=(*table.notify, *notify), job=table.job or run_id)
-        check_actions(self.table, inside=True)
-        channels = [channel(url) for url in self.table.notify]
-        for each in channels:
-            each.check()
+        table, channels = checked_table(path, notify)
+        self.table = replace(table, job=table.job or run_id)
         self._notifier = Notifier(channels, self.table.pace, self.table.job, _node(), self._log)
         try:
             self._job = AgentsJob()

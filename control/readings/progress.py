@@ -21,9 +21,12 @@ from .reader import Reader, judged, not_yet
 
 OUTPUT = "output"
 """The section of workers that show no progress but what they print."""
-OUTPUT_LEAST_S = 60.0
+BEFORE_OUTPUT = "start-up"
+"""The section of such workers until one of them has printed in this round: they import, and load what a start loads."""
+OUTPUT_LEAST_S = 600.0
 OUTPUT_KNOWN = 100
-"""Of output, which comes as a script likes, nothing is learned from fewer pauses, and no shorter limit."""
+"""Of output, which comes as a script likes, nothing is learned from fewer pauses, and no shorter limit: a script that
+prints all the time may be silent through its first evaluation, or save."""
 PACES_S = 5.0
 """How long the nodes have to answer how far their ranks are."""
 STANDING_S, STANDING_AGAIN_S = 5.0, 10.0
@@ -43,6 +46,8 @@ class Stillness(Reader):
         """What was learned in earlier rounds."""
         self._learned: dict[str, Durations] = {}
         """The same, with this round."""
+        self._by_output = False
+        """No worker of this node shows progress."""
         self.stands: tuple[int, ...] = ()
         """The ranks that stood still at the last look, the least advanced first."""
 
@@ -67,6 +72,7 @@ class Stillness(Reader):
 
     def _marks(self, job: JobView, running: dict[int, int]) -> dict[int, Mark]:
         progress = {rank: each for rank, each in job.progress().items() if rank in running}
+        self._by_output = not progress
         if progress:
             self._learned = _together(self._earlier, progress)
             now_s = time.monotonic()
@@ -77,12 +83,7 @@ class Stillness(Reader):
         if before is not None and before.mark.number and before.mark.number != total:
             known = self._learned.get(OUTPUT, Durations())
             self._learned = {**self._learned, OUTPUT: known.with_one(before.still_s)}
-        return {first: Mark(OUTPUT, total)}
-
-    @property
-    def _by_output(self) -> bool:
-        """No worker of this node shows progress."""
-        return any(each.mark.section == OUTPUT for each in self._standing.values())
+        return {first: Mark(OUTPUT if total else BEFORE_OUTPUT, total)}
 
     def _judged_with_others(self, job: JobView) -> Finding:
         """Ranks of other nodes may be where these have to wait for them."""

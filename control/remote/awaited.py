@@ -9,8 +9,9 @@ from typing import TypeVar
 from ..service.connection import TAKEN_S
 from .streams import Clock, Context
 
-AWAITED_MAX = 8
-"""Calls at a time. A message comes with its call, so more than a few wait only where somebody holds them back."""
+AWAITED_MAX = 32
+"""Calls at a time. A message comes with its call, so that many wait only where somebody holds them back: with 8, of 16
+callers at once one was ended on a host whose processors were busy."""
 Message = TypeVar("Message")
 
 

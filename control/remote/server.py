@@ -36,8 +36,9 @@ from .streams import HEALTH_MAX, Streams, TooMany
 from .tokens import Holder, Tokens
 
 SERVICE, HEALTH, READY = "elastic.control.v1.Control", "grpc.health.v1.Health", "ready"
-CALLS_MAX, CONNECTIONS_MAX = 64, 128
-"""At a time; further ones are refused."""
+CALLS_MAX, CONNECTIONS_MAX = 128, 128
+"""At a time; further ones are refused. More calls than may wait for a message and follow a stream, both with a token
+and without."""
 GIVEN_BACK_EVERY = 1000
 """Calls after which memory that they have left free is given back."""
 CLOSE_S = 2.0

@@ -13,6 +13,7 @@ from ...agent.lifecycle.state import Phase
 from ...proto.frozen import replace
 from ...proto.progress import Progress
 from ...rendezvous.agreements import Act
+from ...rendezvous.records import RoundPhase
 from ..control_socket import Service
 from . import describe
 from .followers import EventFollower, LogFollower
@@ -176,8 +177,13 @@ def stop_node(agent: Agent) -> Done:
 
 
 def restart_round(service: Service, request: RestartRoundRequest, who: str) -> Done:
-    """All ranks save at their next step, and are started again; nobody is charged."""
-    _going(service).ask(Act.RESTART, _because("restart asked for", request.reason, who))
+    """All ranks save at their next step, and are started again; nobody is charged. Raises NotNow where no round runs:
+    the next one would be begun twice."""
+    agent = _going(service)
+    node = agent.known().node
+    if node.latest_round is None or node.latest_round.phase is not RoundPhase.RUNNING:
+        raise NotNow(f"no round runs now ({node.because}), so there is nothing to restart")
+    agent.ask(Act.RESTART, _because("restart asked for", request.reason, who))
     return Done(
         "all ranks were asked to save at their next step, and are started again then; workers without a Run of "
         "elastic_agent.worker go on instead"

@@ -7,6 +7,7 @@ import json
 import os
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -159,20 +160,39 @@ def _ask(question: str, path: str) -> list[list[float]]:
         raise UsageError(f"--checkpoints {path}: {error}") from None
 
 
+def _of_line(event: dict[str, Any]) -> dict[str, Any]:
+    """What tells starts and failures apart. Raises ValueError, KeyError, TypeError where it is none of an agent's."""
+    at_s = float(event["at_s"])
+    end = event.get("ended") or {"kind": ""}
+    return {
+        "at_s": at_s,
+        "time_s": float(event.get("time_s") or at_s),
+        "what": str(event["what"]),
+        "node": str(event.get("node")),
+        "version": int(event.get("version") or 0),
+        "lost": int(end["round"]) if end["kind"] in LOSSES else 0,
+    }
+
+
 def of_events(path: str) -> tuple[int, float]:
-    """(failures, seconds) of the agent's file of events: rounds that failed or lost a node, first event to last."""
-    ended: set[int] = set()
-    times: list[float] = []
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-                times.append(float(event["at_s"]))
-                end = event.get("ended")
-                if end and end["kind"] in LOSSES:
-                    ended.add(int(end["round"]))
-            except (ValueError, KeyError, TypeError):
-                continue  # a line of another program
-    if len(times) < 2:
+    """(failures, seconds) of the agent's file of events and those put aside for it: rounds that failed or lost a node,
+    and from the first event to the last of each start. Raises UsageError."""
+    from ..ctl.causes import starts  # here: a program that watches for weeks needs none of it
+    from ..ctl.views import files_of_events
+
+    events: list[dict[str, Any]] = []
+    for each in files_of_events(path):
+        with open(each, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    events.append(_of_line(json.loads(line)))
+                except (ValueError, KeyError, TypeError):
+                    continue  # a line of another program
+    if len(events) < 2:
         raise UsageError(f"--events {path}: fewer than two events; give --failures and --observed")
-    return len(ended), max(times) - min(times)
+    failures, observed_s = 0, 0.0
+    for start in starts(events):  # of those that share the file: rounds are counted anew in each
+        failures += len({event["lost"] for event in start if event["lost"]})
+        times = [event["at_s"] for event in start]
+        observed_s += max(times, default=0.0) - min(times, default=0.0)
+    return failures, observed_s

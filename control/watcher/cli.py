@@ -15,6 +15,7 @@ import click
 
 from ...agent.errors import UsageError
 from ..actions.perform import Actor
+from ..ctl.printing import UNWRITTEN, fail, open_closed_streams
 from ..notify.channels import Channel, Message, NotDelivered, channel
 from ..notify.notifier import Notifier
 from ..table.kinds import LEARNED
@@ -178,7 +179,9 @@ def _test(channels: list[Channel], table: Table) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The program. Ends the process with 0, with 2 for a wrong call, with 128+n after signal n."""
+    """The program. Ends the process with 0, with 2 for a wrong call, with 74 where its answer cannot be printed, with
+    128+n after signal n."""
+    open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     command: click.Command = advise if arguments[:1] == ["advise"] else watch
     if command is advise:
@@ -188,3 +191,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        fail(f"cannot print or read: {error.strerror}; make room, or look at the file", UNWRITTEN, PROGRAM)

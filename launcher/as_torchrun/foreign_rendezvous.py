@@ -18,7 +18,8 @@ from typing import Any
 
 from ...agent.errors import UsageError
 from ...agent.spec import RendezvousSpec
-from ...rendezvous.c10d.store import C10dStore, open_c10d
+from ...rendezvous.c10d.opening import open_c10d
+from ...rendezvous.c10d.store import C10dStore
 from ...rendezvous.endpoint import local_address
 from ...rendezvous.store import Join, StoreUnreachable
 

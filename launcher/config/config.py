@@ -20,7 +20,8 @@ from ..preemption.completion import digest_of
 from . import torch_fields, values
 from .devices import count_local_workers, counting_rule, counts_anew, share_cpus
 from .ending_flags import ending_variables
-from .guard_flags import check_control, guards, ignored_signals
+from .field_kinds import in_kind
+from .guard_flags import check_addresses, check_control, check_watches, guards, ignored_signals
 from .rendezvous_choice import Choice, choose_rendezvous
 from .worker_command import job_command
 
@@ -76,7 +77,7 @@ class LaunchConfig:
     """Accepted, because torchrun has it. Without effect: nothing polls."""
     start_method: str = "spawn"
     """Only "spawn": each worker is a new interpreter."""
-    log_dir: str | None = None
+    log_dir: str | os.PathLike[str] | None = None
     """Directory for the files of workers' output; None: a new temporary one; "/dev/null": no files."""
     redirects: str | int | Mapping[int, int] = 0
     """Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, "0:1,1:3" or a mapping."""
@@ -119,7 +120,7 @@ class LaunchConfig:
     """How long workers that use `elastic_agent.worker` get to save at one step before a planned change; 0: none."""
     exit_duration_in_mins: float | None = None
     """The job's time ends so many minutes after the start of its agent."""
-    deadline: str = ""
+    deadline: str | float = ""
     """The same at a time, as Unix seconds or 2026-11-22T17:30:00; empty: as SLURM says, if it does."""
     spot_notices: str | None = None
     """The cloud that is asked whether it takes this host back: "aws", "gcp" or "azure"."""
@@ -169,7 +170,9 @@ class LaunchConfig:
 
     def validate(self, env: Mapping[str, str] | None = None) -> None:
         """Raise UsageError, in one line, for the first mistake; `env` is this process's environment if not given."""
-        plan(self, ("-",), "-", os.environ if env is None else env)
+        checked = in_kind(self)
+        plan(checked, ("-",), "-", os.environ if env is None else env)
+        check_watches(checked.watch, checked.notify)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +199,10 @@ def plan(
     choice = _choice(config, env)
     if choice.spec.backend == "memory" and not choice.fixed and run_id == "none":
         # As with torchrun, a job of one node gets a random identity, after which its log directory is named.
-        run_id = _random_id()
+        run_id = values.random_id()
     command = tuple(job) or job_command(argv, title)
     rendezvous = _with_common(choice.spec, config, run_id, command, env)
+    check_addresses(metrics_address=config.metrics_address, page_address=config.page_address)
     check_control(config.control_address, config.control_cert, config.control_key, config.control_tokens)
     _check_nodes(rendezvous)
     base_env = torch_fields.with_timer(_worker_base(config, env))
@@ -210,7 +214,8 @@ def plan(
     _check_devices(config, base_env, nproc)
     workers = _worker_spec(config, argv, title, run_id, env, base_env, nproc, choice.fixed)
     numa_warning = "--preload has no effect with --numa-binding" if workers.numa and workers.preload else ""
-    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning)
+    shown_warning = "" if counts_anew(config.nproc_per_node) else values.nothing_shown(config.local_ranks_filter, nproc)
+    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning, shown_warning)
     return Plan(rendezvous, workers, tuple(line for line in warnings if line))
 
 
@@ -318,19 +323,10 @@ def _run_id(config: LaunchConfig) -> tuple[str, str]:
         raise UsageError(f"the run id has {len(config.run_id)} characters; the limit is {LONGEST_RUN_ID}; shorten it")
     if config.run_id:
         return config.run_id, ""
-    run_id = _random_id()
+    run_id = values.random_id()
     if config.max_nodes == 1 or config.standalone:
         return run_id, ""
     return run_id, f"the run id is empty, so this node uses {run_id}, a random one; give every node the same --rdzv-id"
-
-
-def _random_id() -> str:
-    # What uuid.uuid4() does, without its module, which takes long to import.
-    raw = bytearray(os.urandom(16))
-    raw[6] = raw[6] & 0x0F | 0x40
-    raw[8] = raw[8] & 0x3F | 0x80
-    text = raw.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def _with_common(
@@ -375,7 +371,7 @@ def _check_devices(config: LaunchConfig, base_env: Mapping[str, str], nproc: int
 
 
 def _log_spec(config: LaunchConfig, nproc: int) -> LogSpec:
-    base_dir = config.log_dir or None
+    base_dir = os.fspath(config.log_dir or "") or None
     reify = torch_fields.reify_of(config.logs_specs)
     if reify is not None:
         base_dir = os.devnull

@@ -37,7 +37,7 @@ ENDING_FLAGS: tuple[Flag, ...] = (
         _STOP,
         "The job's time ends N minutes after the start of its agent; workers that use elastic_agent.worker save before "
         "and exit, and the agents end with 75. (no end)",
-        values.seconds,
+        values.minutes,
         None,
         "N",
         ours=True,
@@ -64,12 +64,12 @@ ENDING_FLAGS: tuple[Flag, ...] = (
 
 
 def ending_variables(
-    minutes: float | None, deadline: str, spot_notices: str | None, env: Mapping[str, str]
+    minutes: float | None, deadline: str | float, spot_notices: str | None, env: Mapping[str, str]
 ) -> dict[str, str]:
     """Variables of workers for the end of the job's time, as `LaunchConfig` and the environment have it. Raises
     UsageError."""
     if minutes is not None:
-        values.seconds("exit_duration_in_mins", minutes)
+        values.minutes("exit_duration_in_mins", minutes)
     if spot_notices is not None:
         _cloud("spot_notices", spot_notices)
     ends_s = earliest(minutes, deadline, env, time.time())

@@ -132,6 +132,22 @@ GUARD_FLAGS: tuple[Flag, ...] = (
 )
 
 
+def check_addresses(**addresses: str | None) -> None:
+    """Whether each is a HOST:PORT, by the name of its field, or empty. Raises UsageError."""
+    for name, address in addresses.items():
+        if address:
+            values.endpoint(name, address, None)
+
+
+def check_watches(watch: str | os.PathLike[str], notify: str | Iterable[str]) -> None:
+    """Whether an agent could watch this and send there, as its own start finds out. Raises UsageError."""
+    urls = (notify,) if isinstance(notify, str) and notify else tuple(notify)
+    if watch or urls:
+        from ...control.in_agent.usual_watches import checked_table  # here: most jobs have neither
+
+        checked_table(os.fspath(watch), urls)
+
+
 def check_control(
     address: str, cert: str | os.PathLike[str], key: str | os.PathLike[str], tokens: str | os.PathLike[str]
 ) -> None:

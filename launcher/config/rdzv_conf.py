@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from ...agent.errors import UsageError
 from ...agent.spec import RendezvousSpec
 from ...proto.frozen import dataclass
-from ...rendezvous.records import Survivor
+from ...rendezvous.records import OUTVOTING_BEATS, Survivor
 from .values import seconds, suggest, truth, whole
 
 KEYS = {
@@ -20,7 +20,7 @@ KEYS = {
     "last_call_timeout": "most seconds to wait for more nodes than the minimum (30)",
     "quiet": "seconds without a new node after which the last call ends early (3)",
     "last_call_quiet": "the same as quiet",
-    "beat": "seconds between a node's heartbeats (1)",
+    "beat": "seconds between a node's heartbeats (a fifth of lease, at most 2)",
     "lease": "seconds without a heartbeat after which a node is lost (5)",
     "keep_alive_interval": "torchrun's name for beat",
     "keep_alive_max_attempt": "heartbeats missed until a node is lost: lease = interval x attempts",
@@ -38,6 +38,8 @@ KEYS = {
 
 STATIC_TIMEOUT_S = 900.0
 """How long a static rendezvous waits for node 0, and for all nodes; the value in torch's LaunchConfig."""
+_BEAT_MOST_S = 2.0
+"""The longest default of beat. Each heartbeat costs the store; but by it a node also finds that the store is gone."""
 _TORCH_INTERVAL_S, _TORCH_ATTEMPTS = 5.0, 3
 """torch's defaults of keep_alive_interval and keep_alive_max_attempt, used if only the other one is given."""
 _TWINS = (
@@ -137,6 +139,11 @@ def _time(given: Conf, key: str, default: float, *, above_zero: bool = False) ->
     return seconds(_NAMES[key], given[key], above_zero=above_zero) if key in given else default
 
 
+def usual_beat_s(lease_s: float) -> float:
+    """Seconds between heartbeats where only the lease, in seconds, is given."""
+    return min(lease_s / OUTVOTING_BEATS, _BEAT_MOST_S)
+
+
 def _liveness(given: Conf) -> tuple[float, float]:
     """Seconds between heartbeats, and the lease in seconds."""
     if "keep_alive_interval" in given or "keep_alive_max_attempt" in given:
@@ -145,8 +152,8 @@ def _liveness(given: Conf) -> tuple[float, float]:
         key = "keep_alive_max_attempt"
         attempts = whole(_NAMES[key], given.get(key, _TORCH_ATTEMPTS), least=2)
         return beat_s, beat_s * attempts
-    beat_s = _time(given, "beat", _DEFAULTS.beat_s, above_zero=True)
     lease_s = _time(given, "lease", _DEFAULTS.lease_s, above_zero=True)
+    beat_s = _time(given, "beat", usual_beat_s(lease_s), above_zero=True)
     if beat_s >= lease_s:
         raise UsageError(
             f"--rdzv-conf beat is {beat_s:g} s, not less than lease ({lease_s:g} s), so every node would be lost; "

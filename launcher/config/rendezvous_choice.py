@@ -25,6 +25,10 @@ C10D_PORT = 29400
 """Port of a c10d endpoint that names none (torch's `DEFAULT_PORT`)."""
 STATIC_PORT = 29500
 """Port of a static rendezvous without --master-port."""
+ETCD_BEATS = 3
+"""Heartbeats within a lease, at least, on etcd. There a node's lease is half as long, and would be over before it is
+renewed; and the coordinator, which believes that another's is over only while its own heartbeats are answered within
+half a lease of each other, would never believe it."""
 
 _BACKENDS = ("static", "c10d", "etcd")
 _OLD = ("etcd-v2", "elastic-etcd")
@@ -139,7 +143,7 @@ def _survivor(conf: RdzvConf, most: int) -> Survivor:
     has none, by heartbeats. Raises UsageError."""
     if most < 3:
         return Survivor.GO if conf.survivor is Survivor.GO else Survivor.WAIT
-    if conf.lease_s >= OUTVOTING_BEATS * conf.beat_s or conf.survivor is Survivor.WAIT:
+    if conf.beat_s <= conf.lease_s / OUTVOTING_BEATS or conf.survivor is Survivor.WAIT:
         return conf.survivor or Survivor.MAJORITY
     if conf.survivor is None:
         return Survivor.WAIT
@@ -221,7 +225,8 @@ def _etcd(
         raise UsageError("--rdzv-conf is_host is for c10d; with etcd no node hosts the store; leave is_host out")
     _without_survivor(conf, "with etcd no node hosts the store")
     etcd = etcd_conf.read_etcd_conf(configs, tls, env)
-    spec = replace(_base(conf, "etcd", *nodes), endpoint=endpoints, node_rank=node_rank, etcd=etcd)
+    beat_s = min(conf.beat_s, conf.lease_s / ETCD_BEATS)
+    spec = replace(_base(conf, "etcd", *nodes), endpoint=endpoints, node_rank=node_rank, etcd=etcd, beat_s=beat_s)
     return Choice(spec, warnings=conf.warnings)
 
 
@@ -234,6 +239,11 @@ def _static(
 ) -> Choice:
     low, high = nodes
     conf = read_rdzv_conf(configs, static=True)
+    if "," in endpoint:
+        raise UsageError(
+            f"--rdzv-endpoint {endpoint} names several nodes, and in a static rendezvous node 0 alone hosts the store; "
+            "add --rdzv-backend c10d"
+        )
     if endpoint:
         host, port = parse_endpoint("--rdzv-endpoint", endpoint, None)
     else:

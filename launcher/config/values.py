@@ -9,7 +9,6 @@ from __future__ import annotations
 
 # The C module: importing `socket` would lengthen the agent's start-up.
 import _socket
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -51,7 +50,7 @@ def whole(name: str, value: str | float, *, least: int = 0, most: int = MAX_COUN
     """A whole number from `least` to `most`."""
     try:
         number = int(value)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         raise UsageError(f"{name} is {value!r}, which is not a whole number; give one from {least} to {most}") from None
     if (
         isinstance(value, bool)
@@ -64,22 +63,32 @@ def whole(name: str, value: str | float, *, least: int = 0, most: int = MAX_COUN
 
 def seconds(name: str, value: str | float, *, above_zero: bool = False) -> float:
     """A length of time in seconds, from 0 (or above it) to `LONGEST_S`."""
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise UsageError(f"{name} is {value!r}, which is not a number; give it in seconds, such as 30") from None
-    # NaN fails every comparison, so it is refused here too.
-    if not 0 <= number <= LONGEST_S or math.isinf(number):
-        raise UsageError(f"{name} is {value!r}, outside 0 to {LONGEST_S:.0f} seconds; give a time in that range")
+    number = _time(name, value, "seconds", LONGEST_S, 30)
     if above_zero and number == 0:
         raise UsageError(f"{name} is {value!r}, but must be more than 0 seconds; give a positive number")
+    return number
+
+
+def minutes(name: str, value: str | float) -> float:
+    """A length of time in minutes, from 0 to `LONGEST_S`."""
+    return _time(name, value, "minutes", LONGEST_S / 60, 230)
+
+
+def _time(name: str, value: str | float, unit: str, most: float, example: int) -> float:
+    try:
+        number = float(value)
+    except (ValueError, TypeError, OverflowError):
+        raise UsageError(f"{name} is {value!r}, which is not a number; give it in {unit}, such as {example}") from None
+    # NaN fails every comparison, so it is refused here too.
+    if not 0 <= number <= most:
+        raise UsageError(f"{name} is {value!r}, outside 0 to {most:.0f} {unit}; give a time in that range")
     return number
 
 
 def pauses(name: str, value: str | float | Sequence[float]) -> tuple[float, float]:
     """`MIN[:MAX]` seconds or a pair, with MIN <= MAX; MAX is by default `LONGEST_PAUSE_S`, or MIN if that is more."""
     parts = value.split(":") if isinstance(value, str) else value if isinstance(value, Sequence) else (value,)
-    if len(parts) not in (1, 2):
+    if len(parts) not in (1, 2) or "" in parts:
         raise UsageError(f"{name} is {value!r}; give MIN or MIN:MAX seconds, for example 5:300, or 0 for no pauses")
     low = seconds(name, parts[0])
     high = seconds(name, parts[1]) if len(parts) == 2 else max(low, LONGEST_PAUSE_S)
@@ -99,7 +108,7 @@ def exit_codes(name: str, value: str | Iterable[int]) -> frozenset[int]:
 def leftovers(name: str, value: str) -> tuple[Leftovers, float]:
     """`stop`, `stop:SECONDS`, `wait` or `keep`; the time is `LEFTOVER_S` if none is given."""
     what, colon, time_s = value.partition(":")
-    if what not in {each.value for each in Leftovers} or (colon and what != Leftovers.STOP.value):
+    if what not in {each.value for each in Leftovers} or (colon and (what != Leftovers.STOP.value or not time_s)):
         raise UsageError(f"{name} is {value!r}; give stop, stop:SECONDS, wait or keep")
     return Leftovers(what), seconds(name, time_s) if colon else LEFTOVER_S
 
@@ -145,7 +154,7 @@ def streams(name: str, value: str | int | Mapping[int, int], nproc: int) -> dict
         named = [(int(rank), int(bits)) for rank, _, bits in (item.partition(":") for item in text.split(","))]
     chosen: dict[int, int] = {}
     for rank, bits in named:
-        if rank < 0 or bits not in (0, 1, 2, 3):
+        if not hasattr(rank, "__index__") or rank < 0 or bits not in (0, 1, 2, 3):
             raise UsageError(f"{name} gives local rank {rank!r} the value {bits!r}; {how}")
         if chosen.setdefault(rank, int(bits)) != bits:
             raise UsageError(f"{name} is {value!r}, which has two values for local rank {rank}; give one")
@@ -171,11 +180,20 @@ def local_ranks(name: str, value: str | Iterable[int]) -> frozenset[int]:
     given = value.split(",") if isinstance(value, str) and value else value or ()
     try:
         ranks = frozenset(int(rank) for rank in given)
-    except ValueError:
+    except (ValueError, TypeError):
         ranks = frozenset({-1})
     if any(rank < 0 for rank in ranks):
         raise UsageError(f"{name} is {value!r}; give local ranks separated by commas, for example 0,1,2")
     return ranks
+
+
+def nothing_shown(value: str | Iterable[int], nproc: int) -> str:
+    """A warning where a filter of local ranks shows none of the `nproc` that there are; else empty."""
+    shown = local_ranks("local_ranks_filter", value)
+    if not shown or min(shown) < nproc:
+        return ""
+    here = f"ranks 0 to {nproc - 1} are" if nproc > 1 else "rank 0 is"
+    return f"--local-ranks-filter names {', '.join(map(str, sorted(shown)))}, but local {here} here: no output is shown"
 
 
 def substrings(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -229,6 +247,17 @@ def forwarded(name: str, value: str | Iterable[int], stops: Iterable[int]) -> tu
     return tuple(dict.fromkeys(number for _, number in numbers))
 
 
+def random_id() -> str:
+    """What uuid.uuid4() gives, without its module, which takes long to import."""
+    import os
+
+    raw = bytearray(os.urandom(16))
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    text = raw.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
 def _signal_numbers(name: str, value: str | Iterable[int], example: str) -> list[tuple[str | int, int]]:
     """Each signal as typed and as a number. It may be typed as a name, with or without SIG, in any case, or as a
     number."""
@@ -239,7 +268,7 @@ def _signal_numbers(name: str, value: str | Iterable[int], example: str) -> list
     for item in value.split(",") if isinstance(value, str) and value.strip() else value or ():
         typed = item.strip() if isinstance(item, str) else item
         short = str(typed).upper().removeprefix("SIG")
-        number = int(short) if short.isdecimal() else known.get(f"SIG{short}")
+        number = int(short) if short.isdecimal() and len(short) < 10 else known.get(f"SIG{short}")
         if number is None or number not in known.values():
             hint = suggest(f"SIG{short}", known)
             raise UsageError(

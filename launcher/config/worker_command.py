@@ -10,6 +10,8 @@ from ...agent.errors import UsageError
 
 LOCAL_RANK = "--local-rank=${local_rank}"
 """The argument that `torch.distributed.launch` gives each script."""
+FIRST_LINE_BYTES = 256
+"""Of a script, which the kernel reads (BINPRM_BUF_SIZE)."""
 
 
 def worker_command(
@@ -101,10 +103,34 @@ def _check_program(what: str, program: str, env: Mapping[str, str], here: str) -
             raise UsageError(f"{what} {program!r} does not exist (from {here!r}); correct the path")
         if os.path.isdir(program) or not os.access(program, os.X_OK):
             raise UsageError(f"{what} {program!r} is not executable; give a program, or make it executable (chmod +x)")
+        _check_interpreter(what, program)
         return
     for folder in env.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, program)
         if os.access(path, os.X_OK) and not os.path.isdir(path):
+            _check_interpreter(what, path)
             return
     hint = f"; write ./{program} for the file in this directory" if os.path.exists(program) else "; give its path"
     raise UsageError(f"{what} {program!r} is not on PATH{hint}")
+
+
+def _check_interpreter(what: str, path: str) -> None:
+    """Raise UsageError for a script whose first line names an interpreter that is not there: of that the kernel says
+    only that there is no such file, as if the script itself were missing (execve(2))."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(FIRST_LINE_BYTES)
+    except OSError:
+        return  # a program may be run by those who may not read it
+    if not line.startswith(b"#!"):
+        return
+    found = line[2:].partition(b"\n")[0].replace(b"\t", b" ").lstrip(b" ").partition(b" ")[0]
+    interpreter = os.fsdecode(found)
+    if not found or os.path.exists(interpreter):
+        return
+    fix = "correct that line"
+    if interpreter.endswith("\r"):
+        fix = "its lines end as on Windows: take the carriage returns out (sed -i 's/\\r$//')"
+    raise UsageError(
+        f"{what} {path!r} is to be run by {interpreter!r}, as its first line says, which does not exist; {fix}"
+    )

@@ -45,16 +45,18 @@ class SlurmTimes:
     """Why something is not known."""
 
 
-def unix_time(name: str, value: str) -> float:
+def unix_time(name: str, value: str | float) -> float:
     """A time as Unix seconds, or as 2026-11-22T17:30:00, in this host's zone where it names none. Raises
     UsageError, which calls it `name`."""
     from datetime import datetime  # here and below: most jobs have no deadline
 
     try:
         at_s = float(value)
+    except OverflowError:
+        at_s = LATEST + 1.0
     except ValueError:
         try:
-            at_s = datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+            at_s = datetime.fromisoformat(str(value).replace("Z", "+00:00")).timestamp()
         except (ValueError, OverflowError, OSError):
             raise UsageError(
                 f"{name} is {value!r}, which is no time; give Unix seconds, or such as 2026-11-22T17:30:00"
@@ -64,8 +66,9 @@ def unix_time(name: str, value: str) -> float:
     return at_s
 
 
-def earliest(minutes: float | None, at: str, env: Mapping[str, str], now_s: float) -> float | None:
-    """The first of the ends that this job's flags and its environment give; None: there is none. Raises UsageError."""
+def earliest(minutes: float | None, at: str | float, env: Mapping[str, str], now_s: float) -> float | None:
+    """The first of the ends that this job's flags and its environment give, and that have not passed; where all have,
+    the first of these; None: there is none. Raises UsageError."""
     ends = []
     if minutes is not None:
         ends.append(now_s + 60 * minutes)
@@ -75,7 +78,8 @@ def earliest(minutes: float | None, at: str, env: Mapping[str, str], now_s: floa
         ends.append(unix_time(DEADLINE, text))
     if (text := env.get(SLURM_END, "")) and text.replace(".", "", 1).isdigit():
         ends.append(float(text))
-    return min(ends, default=None)
+    # A variable that was left from another job must not hide when this one ends.
+    return min((end_s for end_s in ends if end_s > now_s), default=min(ends, default=None))
 
 
 def read_end(text: str, job: str) -> float | None:
@@ -156,7 +160,8 @@ def fitted(
     """
     known_s = _termination_grace(env)
     base_env = dict(workers.base_env)
-    end, wait = not base_env.get(DEADLINE), known_s is None and not grace_given
+    now_s = time.time() if now_s is None else now_s
+    end, wait = float(base_env.get(DEADLINE) or 0) <= now_s, known_s is None and not grace_given
     if env.get(SLURM_JOB) and (end or wait):
         times = ask_slurm(env, _run, end=end, wait=wait)
         if times.trouble:
@@ -165,12 +170,20 @@ def fitted(
         if times.end_s is not None:
             base_env[DEADLINE] = f"{times.end_s:.0f}"
     if base_env.get(DEADLINE):
-        left_s = float(base_env[DEADLINE]) - (time.time() if now_s is None else now_s)
-        tell(f"the job's time ends in {duration(max(0.0, left_s))} ({DEADLINE})", True)
+        _tell_end(float(base_env[DEADLINE]) - now_s, tell)
     grace_s = workers.grace_s if known_s is None or grace_given else grace_below(known_s)
     if grace_s != workers.grace_s:
         tell(f"workers get {grace_s:g} s to stop: the scheduler kills all {known_s:g} s after SIGTERM", True)
     return replace(workers, base_env=base_env, grace_s=grace_s)
+
+
+def _tell_end(left_s: float, tell: Callable[[str, bool], None]) -> None:
+    """How long the job has yet. An end that has passed is none to workers, and may be a typing error."""
+    if left_s > 0:
+        tell(f"the job's time ends in {duration(left_s)} ({DEADLINE})", True)
+        return
+    when = f"the job's time has ended {duration(-left_s)} ago" if left_s < -1 else "the job's time ends at once"
+    tell(f"{when}, so no worker saves before an end; correct --deadline, --exit-duration-in-mins or {DEADLINE}", False)
 
 
 def _termination_grace(env: Mapping[str, str]) -> float | None:

@@ -6,7 +6,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ...agent.errors import AgentError, WorkersFailed
 from ...agent.failures.error_files import summary, write_agent_error, write_error_file
@@ -39,6 +39,9 @@ class Console:
         """A line without an end stands there, to be overwritten."""
         self.name = f"{os.uname().nodename}:{os.getpid()}"
         """What other nodes call this one; it stands in front of each line."""
+        self.take_midline: Callable[[], bool] = lambda: False
+        """As `JobLogs.take_midline`: no line of ours begins behind an unfinished one of a worker, as of a progress
+        bar."""
 
     def tell(self, text: str, routine: bool) -> None:
         """Print a line of one sentence; a routine one only with --verbose, or LOGLEVEL=INFO or DEBUG; none with
@@ -116,12 +119,13 @@ class Console:
 
             line: dict[str, object] = {"time_s": time.time(), "node": self.name, "kind": kind, "text": text}
             text = json.dumps(line if exit_code is None else {**line, "exit_code": exit_code})
-        erase, self._in_place = ERASE if self._in_place else "", False
-        self._print(f"{erase}{text}\n")
+        self.raw(text)
 
     def raw(self, line: str) -> None:
         """Print a line as it is, for programs."""
-        self._print(f"{line}\n")
+        ending = "\n" if self.take_midline() else ""
+        begin, self._in_place = ERASE if self._in_place else ending, False
+        self._print(f"{begin}{line}\n")
 
     def _print(self, text: str) -> None:
         try:

@@ -52,6 +52,8 @@ class EventFile:
                 f"{VARIABLE} is {path!r}, which cannot be written: {error.strerror}; name a file in a directory that "
                 "exists, or unset it"
             ) from error
+        self._begin = b"" if _ends_whole(self._path) else b"\n"
+        """Before the next line: what a host that lost its power left of its last line is not to take another along."""
         self._waiting: deque[bytes] = deque()
         self._dropped = self._torn = 0
         self._troubled = self._rotating_failed = False
@@ -126,7 +128,8 @@ class EventFile:
             return
         known = {"what": what, "at_s": at_s, "time_s": entry.time_s, "node": self.name, "form": VERSION}
         named = {"id": entry.id, "cause": entry.cause}
-        self._waiting.append((json.dumps({**known, **named, **line}) + "\n").encode())
+        self._waiting.append(self._begin + (json.dumps({**known, **named, **line}) + "\n").encode())
+        self._begin = b""
         if len(self._waiting) > WAITING_MAX:
             del self._waiting[self._torn]  # a line of which the file has a part is never dropped
             self._dropped += 1
@@ -208,6 +211,15 @@ class EventFile:
             return False
         self._tell(f"the disk is full; deleted {self._path}.{min(aside)}, the oldest file of events", False)
         return True
+
+
+def _ends_whole(path: str) -> bool:
+    """Whether the last line of a file has its end; of what is no file, or cannot be read, it is taken to have."""
+    with suppress(OSError), open(path, "rb") as file:
+        if os.path.isfile(path) and file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    return True
 
 
 def _aside(path: str) -> list[int]:

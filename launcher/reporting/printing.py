@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 FORMAT = "--log-format="
@@ -17,6 +17,16 @@ class Printing(NamedTuple):
 
 
 PLAIN = Printing()
+
+
+def formats_in(args: Sequence[str]) -> list[str]:
+    """The flags --log-format among arguments of which others cannot be read, as `spell_out` has them."""
+    found = []
+    for word, following in zip(args, [*args[1:], ""], strict=True):
+        name, given, value = word.partition("=")
+        if name.replace("_", "-") == FORMAT.rstrip("="):
+            found.append(FORMAT + (value if given else following))
+    return found
 
 
 def printing_of(env: Mapping[str, str], flags: Collection[str] = ()) -> Printing:
