@@ -19,6 +19,7 @@ import pytest
 from elastic_agent.agent.nursery import cgroups
 from elastic_agent.agent.processes import neighbours
 from elastic_agent.agent.processes.neighbours import KEPT_S, LOOKED_AT, Neighbours
+from support.procfs import wait_exit
 
 AGENT = """
 import sys, threading
@@ -130,6 +131,10 @@ def test_of_several_that_have_ended_the_newest_are_found_last(other: Neighbours,
     killed, found = [start() for _ in range(5)], Found()
     for each in killed:
         each.close()
+    deadline = time.monotonic() + SOON_S
+    for each in killed:
+        for pid in (each.worker, each.nursery, each.guardian):
+            wait_exit(pid, deadline)  # `found` has only what has ended when it is looked at
     other.look(found.put)
     assert list(found.get(timeout=SOON_S)) == [each.presence for each in killed]
 
