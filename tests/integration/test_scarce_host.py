@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from elastic_agent.agent import exit_status
+from support.etcd_servers import VERSIONS, shared_servers
 from support.network import free_port
 
 NOBODY_ELSE = 1_000_000 + os.getpid()
@@ -103,6 +104,19 @@ def test_a_process_limit_on_the_host_of_a_store_is_named(most: int) -> None:
     assert "Traceback" not in done.stderr
     assert "bug in elastic-agent" not in done.stderr
     assert re.search(r"refuses another thread|Resource temporarily unavailable", done.stderr.splitlines()[-1])
+
+
+@can_be_other
+@pytest.mark.parametrize("limit", ["--nproc=5", "--nproc=7", "--nproc=11", "--nofile=16", "--nofile=20"])
+def test_a_limit_that_gets_in_the_way_of_grpc_is_named(stores_in_use: None, limit: str) -> None:
+    """On etcd. Refused a thread or a descriptor, gRPC itself aborts the process, or stands still with all of it."""
+    endpoint = str(shared_servers(VERSIONS[0]).endpoints[0])
+    flags = ("--nnodes", "1", "--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint, "--rdzv-id", f"scarce{limit}")
+    command = (*AGENT[:3], "--log-dir", os.devnull, *flags, "--rdzv-conf", "read_timeout=5")
+    done = run(*AS_OTHER, "prlimit", limit, *command, "--no-python", "/bin/sh", "-c", "echo out")
+    assert done.returncode == exit_status.STORE_LOST, done.stderr
+    assert "Traceback" not in done.stderr
+    assert re.search(r"refuses another thread|Too many open files", done.stderr.splitlines()[-1])
 
 
 # -- descriptors -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ import pytest
 from elastic_agent.agent.worker_store.in_thread import ServerThread
 from elastic_agent.rendezvous.c10d.claim import claim
 from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.store import StoreError
 from support.network import free_port
@@ -38,7 +39,7 @@ def elsewhere() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A store of the job "job" served by another process, and its endpoint."""
     code = (
         "import sys\n"
-        "from elastic_agent.rendezvous.c10d.store import open_c10d\n"
+        "from elastic_agent.rendezvous.c10d.opening import open_c10d\n"
         "store = open_c10d('127.0.0.1:0', 'job', is_host=True)\n"
         "print(store.endpoint, flush=True)\n"
         "sys.stdin.read()\n"

@@ -5,6 +5,7 @@ Each server has a guardian (`etcd_guardian.py`), so that none outlives the test 
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import glob
 import importlib.util
@@ -28,11 +29,15 @@ import pytest
 
 from elastic_agent.rendezvous.endpoint import Endpoint
 from elastic_agent.rendezvous.etcd.client import EtcdClient
+from elastic_agent.rendezvous.etcd.cluster import run
 from elastic_agent.rendezvous.etcd.credentials import Login, Tls
 from elastic_agent.rendezvous.etcd.ops import Read
 from elastic_agent.rendezvous.store import StoreError
 from support.network import free_ports
 from support.procfs import TOKEN, read, wait_exit
+
+run(asyncio.sleep(0)).result()
+"""The thread of gRPC stands for as long as this process: begun by a test, it would seem to be left behind by it."""
 
 READY_S = 30.0
 """Bound on a cluster's start, which takes a second."""

@@ -50,16 +50,16 @@ def settled_files(pid: int, bound_s: float = 20.0) -> int:
     that looks at /proc has another open for a moment."""
     deadline = time.monotonic() + bound_s
     while True:
-        before = _turns(pid)
+        before = turns(pid)
         found = open_files(pid)
-        if before[0] == b"S" and _turns(pid) == before:
+        if before[0] == b"S" and turns(pid) == before:
             return found
         assert time.monotonic() < deadline, f"process {pid} does not come to rest"
         time.sleep(0.001)
 
 
-def _turns(pid: int) -> tuple[bytes, bytes]:
-    """Its state, and how often it has waited."""
+def turns(pid: int) -> tuple[bytes, bytes]:
+    """The state of a process, or of a thread by its native id, and how often it has waited."""
     status = read(f"/proc/{pid}/status")
     return status.partition(b"State:\t")[2][:1], status.partition(b"\nvoluntary_ctxt_switches:\t")[2].split()[0]
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cached_property
 
-from elastic_agent.rendezvous.c10d.store import C10dStore, open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
+from elastic_agent.rendezvous.c10d.store import C10dStore
 from elastic_agent.rendezvous.etcd.store import EtcdStore, Location, open_etcd
 from elastic_agent.rendezvous.memory_store import MemoryStore
 from elastic_agent.rendezvous.store import Store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -50,6 +51,38 @@ def test_an_exit_status_needs_no_console(redirects: str, name: str, status: int,
     (tmp_path / "fail.py").write_text("raise SystemExit(7)\n")
     (tmp_path / "fine.py").write_text("")
     assert in_shell(redirects, [name], tmp_path) == status
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "unheard"),
+    [
+        (("worker", "verify", "."), 74, 1),
+        (("worker", "verify", "--json", "."), 74, 1),
+        (("control.watcher", "advise", "--save", "40s", "--every", "3h"), 74, 0),
+        (("control.ctl", "explain", "events.jsonl"), 74, 0),
+        (("control.ctl", "status"), 3, 3),
+    ],
+)
+def test_a_program_whose_answer_cannot_be_printed_gives_no_other_answer(
+    program: tuple[str, ...], status: int, unheard: int, tmp_path: Path
+) -> None:
+    """74 with a line on a full disk: 1 would say of checkpoints that they are damaged. Where stdout was closed from
+    the beginning, the answer is the status."""
+    (tmp_path / "events.jsonl").write_text("")
+    words = [sys.executable, "-m", f"elastic_agent.{program[0]}", *program[1:]]
+    env = {**os.environ, "ELASTIC_AGENT_RUN_DIR": str(tmp_path / "none")}
+    for redirect, wanted in ((">/dev/full", status), (">&-", unheard)):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {redirect}', "sh", *words],
+            cwd=tmp_path,
+            env=env,
+            check=False,
+            timeout=60,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert done.returncode == wanted, done.stderr
+        assert done.stderr.count("\n") == (0 if wanted in (0, 1) else 1), done.stderr
 
 
 @pytest.mark.parametrize("args", [["train.py"], ["SCRIPT"], ["--log-dir", "logs", "SCRIPT"], ["-m", "this"]])

@@ -49,9 +49,25 @@ def test_each_line_is_an_object_where_json_is_asked_for(tmp_path: Path) -> None:
     assert "\x1b" not in done.stderr
 
 
+def test_no_line_of_the_agent_begins_behind_an_unfinished_one_of_a_worker(tmp_path: Path) -> None:
+    """A progress bar, as tqdm draws it, of a worker that fails in its midst."""
+    script = r"import os; os.write(2, b'\r40%|####'); os.write(2, b'\r50%|#####'); os._exit(3)"
+    done = run(tmp_path, script, "--log-format", "json", "--max-restarts", "1")
+    assert done.stderr.count("50%|#####\n") == 2
+    ours = [json.loads(line) for line in done.stderr.splitlines() if line and not line.endswith("####")]
+    assert ours[-1]["kind"] == "end"
+
+    done = run(tmp_path, script)
+    assert done.stderr.splitlines()[-1].startswith("elastic-agent: exit 1: ")
+
+
 def test_a_mistake_in_the_command_line_is_an_object_too(tmp_path: Path) -> None:
     """It is the only line of an agent that does not start."""
-    for flags in (["--log-format", "json", "missing.py"], ["--log-format=json", "-m", "no_such_module"]):
+    for flags in (
+        ["--log-format", "json", "missing.py"],
+        ["--log-format=json", "-m", "no_such_module"],
+        ["--no-such-flag", "--log_format", "json", "missing.py"],
+    ):
         command = [sys.executable, "-m", "elastic_agent", *flags]
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
         line = json.loads(done.stderr)

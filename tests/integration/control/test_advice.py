@@ -46,3 +46,24 @@ def test_without_the_time_of_a_save_the_advice_says_how_to_give_it(tmp_path: Pat
     done = advise("--checkpoints", tmp_path, "--every", "3h")
     assert done.returncode == 2
     assert "give --save, or --checkpoints of the worker library" in done.stderr
+
+
+def test_failures_of_each_start_that_shares_a_file_count(tmp_path: Path) -> None:
+    """Rounds are numbered anew by each start, which a queue makes one after the other; the time between two starts is
+    none of the training."""
+    lines = []
+    for start in range(3):
+        node, at_s = f"here:{start + 1}", 10_000.0 * (start + 1)
+        line = {"node": node, "time_s": at_s, "at_s": at_s, "because": "every place is taken", "version": 1}
+        place = [{"node": node, "name": node, "group_rank": 0, "rank_offset": 0, "nproc": 1}]
+        ended = {"round": 1, "kind": "failure", "because": "boom", "charged": node}
+        lines += [
+            {**line, "what": "announced", "number": 1, "phase": "running", "members": place},
+            {**line, "what": "announced", "number": 1, "phase": "closed", "version": 2, "at_s": at_s + 60,
+             "time_s": at_s + 60, "ended": ended, "outcome": "failed"},
+            {**line, "what": "concluded", "at_s": at_s + 60, "time_s": at_s + 60, "exit_code": 1},
+        ]  # fmt: skip
+    (tmp_path / "events").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = advise("--save", "1s", "--events", tmp_path / "events")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("a failure every 60 s (3 failures in 3 min)"), done.stdout

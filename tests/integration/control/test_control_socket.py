@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from elastic_agent import UsageError
+from elastic_agent.control.ctl.asking import call
+from elastic_agent.control.ctl.call import CallRefused
 from elastic_agent.control.stream import VERSION
 from support.desk import worker_of
 from support.harness import Cluster, ProcessNode
@@ -53,6 +55,15 @@ def test_the_socket_is_this_users_alone_and_gone_with_the_agent(asking: Asking, 
             node.vanish()
         node.wait()
         asking.wait_gone(os.path.dirname(path))
+
+
+def test_a_restart_is_refused_while_nodes_gather(asking: Asking, cluster: Cluster) -> None:
+    """The round that they begin would end at its first step."""
+    node = cluster.start("first", nnodes="2", hosts=True)
+    path = socket_of(asking, node)
+    node.wait_text("waiting up to")
+    with pytest.raises(CallRefused, match="no round runs now"):
+        call(path, "RestartRound")
 
 
 def test_status_job_and_workers_say_where_the_node_and_the_job_stand(asking: Asking, cluster: Cluster) -> None:

@@ -136,7 +136,7 @@ def test_a_job_without_the_library_is_watched_by_its_output(tmp_path: Path) -> N
     """A limit is given; the stacks tell where it stands."""
     code = "import time\nprint('begins', flush=True)\ndef idle(): time.sleep(100)\nidle()\n"
     (tmp_path / "idle.py").write_text(code)
-    table = '[[watch]]\nwhat = "hang"\nthreshold = "1 s"\nevery = "0.1 s"\ndo = ["restart"]\n'
+    table = '[[watch]]\nwhat = "hang"\nthreshold = "3 s"\nevery = "0.1 s"\ndo = ["restart"]\n'
     ended = job(tmp_path, table, ["--nproc-per-node", "2"], ["idle.py"])
     assert ended.status == 1
     assert re.search(r"no progress for \d(\.\d)? s in output", ended.said), ended.said

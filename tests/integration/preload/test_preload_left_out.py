@@ -118,7 +118,8 @@ def test_what_a_module_runs_at_exit_runs_once_in_each_worker(jobs: list[Job], tm
     """Also where it was registered before the fork; the process that was forked ends without it."""
     (tmp_path / "mod.py").write_text(HARMLESS["at_exit"])
     (tmp_path / "script.py").write_text("import os, mod\nprint(os.getpid())\n")
-    job = make(jobs, tmp_path, ["script.py"], ["mod"])
+    # The folder of compiled modules that its import makes is no file of its own.
+    job = make(jobs, tmp_path, ["script.py"], ["mod"], PYTHONDONTWRITEBYTECODE="")
     assert job.run(2) == [0, 0]
     assert job.forked(), job.reasons()
     job.supervisor.close()

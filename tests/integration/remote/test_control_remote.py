@@ -18,12 +18,13 @@ import grpc
 import pytest
 
 from elastic_agent.agent.errors import UsageError
-from elastic_agent.control.ctl.remote import as_fields
+from elastic_agent.control.ctl.remote import as_fields, in_words
 from elastic_agent.control.remote.awaited import AWAITED_MAX
 from elastic_agent.control.remote.server import CALLS_MAX
 from elastic_agent.control.remote.tokens import Tokens
 from elastic_agent.control.service.connection import TAKEN_S
 from support.harness import Cluster, ProcessNode
+from support.network import free_port
 from support.outside.asking import Asking
 from support.outside.remote import READS, WRITES, Door, ask, headers, health, health_changes, stream, wait_working
 from support.procfs import open_files, slowed
@@ -141,7 +142,12 @@ def test_nothing_is_answered_without_tls_or_to_one_who_trusts_another(host: Host
     other = Door(tmp_path / "other")
     with other.channel(host.address) as channel:
         call = channel.unary_unary("/elastic.control.v1.Control/Status")
-        assert refused(call, b"", timeout=60)[0] is grpc.StatusCode.UNAVAILABLE
+        code, told = refused(call, b"", timeout=60)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert in_words(told) == "its certificate is signed by nobody whom this host trusts; give --ca-file"
+    with grpc.secure_channel(f"127.0.0.1:{free_port()}", grpc.ssl_channel_credentials()) as channel:
+        call = channel.unary_unary("/elastic.control.v1.Control/Status")
+        assert in_words(refused(call, b"", timeout=60)[1]).startswith("nothing listens there; give the address of")
 
 
 def test_the_health_service_says_whether_the_agent_serves_and_whether_its_workers_run(host: Host) -> None:
@@ -251,6 +257,21 @@ def test_calls_that_hold_their_message_back_close_the_port_to_nobody(host: Host)
             assert time.monotonic() - began < slowed(3 * TAKEN_S)
     finally:
         over.set()
+
+
+def test_calls_whose_messages_come_late_are_all_answered(host: Host) -> None:
+    """As when they come at once and the agent gets no processor between a call and its message."""
+    begun = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        begun.wait(60)
+        yield b""
+
+    call: Any = host.channel.stream_unary("/elastic.control.v1.Control/Status")
+    asked = [call.future(nothing(), metadata=headers(READS), timeout=60) for _ in range(AWAITED_MAX - 1)]
+    assert ask(host.channel, "Status", WRITES).phase == "working"
+    begun.set()
+    assert all(each.result() for each in asked)
 
 
 def test_threads_of_calls_share_memory_and_have_no_arenas_of_their_own(host: Host) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.rendezvous.c10d.store import open_c10d
+from elastic_agent.rendezvous.c10d.opening import open_c10d
 from elastic_agent.rendezvous.etcd.store import Location, open_etcd
 from support.desk import restarts_of, worker_of
 from support.etcd_servers import VERSIONS, shared_servers

@@ -12,7 +12,7 @@ from elastic_agent.agent.worker_store.in_thread import ServerThread
 from elastic_agent.rendezvous.c10d.addressed import Opening, open_addressed
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.c10d.one_endpoint import OneEndpoint
-from elastic_agent.rendezvous.c10d.store import Hosting
+from elastic_agent.rendezvous.c10d.opening import Hosting
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.store import Store, StoreElsewhere
 

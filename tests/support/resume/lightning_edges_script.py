@@ -304,6 +304,47 @@ def listed() -> None:
     end(trainer, model)
 
 
+class Collecting(Model):
+    """Collects what a validation gives in a list, as Lightning's documentation has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outputs: list[torch.Tensor] = []
+
+    def validation_step(self, batch: torch.Tensor, number: int) -> None:
+        may_die(f"validated {self.current_epoch}:{number}")
+        self.outputs.append(self.loss(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("validated", torch.stack(self.outputs).mean())
+        self.outputs.clear()
+
+
+def collected() -> None:
+    trainer, model = trainer_of(), Collecting()
+    fit(trainer, model)
+    end(trainer, model)
+
+
+class Paired(Model):
+    def training_step(self, batch: Any, number: int) -> torch.Tensor | None:
+        return super().training_step(batch["first"], number)
+
+    def validation_step(self, batch: Any, number: int, loader: int = 0) -> None:
+        super().validation_step(batch, number)
+
+
+def combined() -> None:
+    """Loaders that the script has combined, asked for in each epoch, and a model in double precision."""
+    from lightning.pytorch.utilities import CombinedLoader  # type: ignore[import-not-found, unused-ignore]
+
+    trainer, model = trainer_of(reload_dataloaders_every_n_epochs=1, precision="64-true"), Paired()
+    loaders = {name: DataLoader(Numbers(24), 4, shuffle=True) for name in ("first", "second")}
+    trained, validated = CombinedLoader(loaders, "min_size"), CombinedLoader([DataLoader(Numbers(18), 4)], "sequential")
+    trainer.fit(model, trained, validated)
+    end(trainer, model)
+
+
 def late() -> None:
     trainer, model = trainer_of(mean := Mean()), Model()
     fit(trainer, model)

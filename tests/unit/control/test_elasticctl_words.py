@@ -227,3 +227,11 @@ def test_paths_of_a_file_of_watches_are_below_its_directory_wherever_the_agent_r
     (tmp_path / "w.toml").write_text("no table")
     assert ctl("watch", "w.toml").exit_code == 0
     assert asked[1]["table"] == "no table"
+
+
+@pytest.mark.parametrize("what", ["none.toml", "watches/none"])
+def test_a_file_of_watches_that_is_not_there_is_called_a_file(what: str) -> None:
+    """The agent said that it is no usual watch."""
+    done = ctl("watch", what)
+    assert done.exit_code == 2
+    assert f"there is no file {what!r}; give one, or names of usual watches" in done.output

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from elastic_agent.control.decisions.hang import FEW, LimitBounds, Mark, Standing, judge, limit_s, look, named
+from elastic_agent.control.decisions.watches import ReadingResult
+from elastic_agent.control.readings.progress import Stillness
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.proto.durations import Durations
 
@@ -136,3 +140,52 @@ def test_any_sign_of_life_begins_the_time_anew() -> None:
 def test_ranks_are_named_in_ranges() -> None:
     """For one line."""
     assert [named([3]), named([0, 1, 2, 5])] == ["rank 3", "ranks 0-2, 5"]
+
+
+class Script:
+    """A worker without the library, and its watch."""
+
+    def __init__(self, threshold: str = "") -> None:
+        self.job: Any = SimpleNamespace(round=1, nodes=1, workers=lambda: {0: 99}, progress=dict)
+        [watch] = parse_table(f'[[watch]]\nwhat = "hang"\n{threshold}', "w.toml", inside=True).watches
+        self._reader, self._now, self._printed = Stillness(watch, self.job), 0, 0
+        self.job.written = lambda: {0: self._printed}
+
+    def begins_again(self) -> None:
+        """In a new round, in which it has printed nothing yet."""
+        self.job.round, self._printed = 2, 0
+
+    def first_alarm(self, silent_s: int, *, printing_s: int = 0) -> int | None:
+        """It prints every second for `printing_s`, and is then silent for `silent_s`: after how many of these it is
+        said to hang; None: not at all."""
+        for _ in range(printing_s):
+            self._now, self._printed = self._now + 1, self._printed + 1
+            self._reader.read(float(self._now))
+        for passed in range(silent_s):
+            if self._reader.read(float(self._now + passed)).verdict is ReadingResult.OVER:
+                return passed
+        self._now += silent_s
+        return None
+
+
+def test_a_first_silent_evaluation_of_a_script_that_prints_steadily_is_no_hang() -> None:
+    """Nothing in its output says that it will come. A script that prints nothing any more is found."""
+    script = Script()
+    assert script.first_alarm(500, printing_s=7200) is None
+    assert script.first_alarm(5000, printing_s=7200) in range(600, 1000)
+
+
+def test_a_restarted_script_may_load_as_silently_as_at_its_first_start() -> None:
+    """What it prints while it trains does not tell how long it loads before."""
+    script = Script()
+    assert script.first_alarm(1000) is None
+    assert script.first_alarm(0, printing_s=7200) is None
+    script.begins_again()
+    assert script.first_alarm(1000) is None
+    assert script.first_alarm(5000) is not None
+
+
+def test_a_limit_that_is_given_holds_for_a_script_without_the_library_too() -> None:
+    """Also before it has printed."""
+    assert Script('threshold = "20 s"').first_alarm(100) == 20
+    assert Script('threshold = "20 s"').first_alarm(100, printing_s=300) in (20, 21)

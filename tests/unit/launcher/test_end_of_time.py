@@ -40,6 +40,20 @@ def test_the_earliest_of_all_ends_counts() -> None:
     assert end_of_time.earliest(100, "3000", env, 1000.0) == 3000
 
 
+def test_an_end_that_has_passed_hides_none_that_comes() -> None:
+    """The variable may be of the job before; with that alone the workers have no end, and somebody is told."""
+    assert end_of_time.earliest(None, "500", {DEADLINE: "900", SLURM_END: "4000"}, 1000.0) == 4000
+    assert end_of_time.earliest(0, "", {DEADLINE: "900"}, 1000.0) == 900
+    told: list[tuple[str, bool]] = []
+    passed = planned(deadline="3600").workers
+    end_of_time.fitted(passed, {}, lambda text, routine: told.append((text, routine)), grace_given=True, now_s=10_800.0)
+    [(text, routine)] = told
+    assert text.startswith(
+        "the job's time has ended 2 h 0 min ago, so no worker saves before an end; correct --deadline"
+    )
+    assert not routine
+
+
 def test_a_deadline_is_unix_time_or_a_time_of_day() -> None:
     assert end_of_time.unix_time("--deadline", "1795366800") == 1795366800
     assert end_of_time.unix_time("--deadline", "2026-11-22T17:00:00Z") == 1795366800

@@ -93,6 +93,14 @@ def test_a_disk_that_is_full_delays_events_and_not_the_job(tmp_path: Path) -> No
     assert "events are missing from /dev/full (ELASTIC_AGENT_EVENTS): the disk refused them" in done.stderr
 
 
+@pytest.mark.parametrize(("script", "end"), [("pass", "elastic-agent: exit 0: "), ("1 / 0", "elastic-agent: exit 1: ")])
+def test_what_is_missing_from_the_file_is_said_before_the_last_line(tmp_path: Path, script: str, end: str) -> None:
+    """The last line has the status, whatever a full disk takes from the file of events."""
+    said = agent(tmp_path, script, events="/dev/full").stderr
+    assert "events are missing from /dev/full" in said
+    assert said.splitlines()[-1].startswith(end)
+
+
 def test_events_that_found_the_disk_full_are_written_once_it_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +142,28 @@ def test_a_large_file_is_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
     assert rounds == list(range(rounds[0], 200))
     assert all(each.stat().st_size < 5000 for each in aside)
     assert events_of(str(path))[0]["round"] == rounds[0]
+
+
+def test_a_line_that_a_lost_host_left_half_written_takes_no_other_along(tmp_path: Path) -> None:
+    """What comes later begins a line of its own, and readers leave out what is damaged, and say so."""
+    path = tmp_path / "events"
+    for number in (1, 2):
+        file = EventFile(str(path), lambda text, routine: None)
+        file.name = "here:7"
+        file.record(moved(number, "every place is taken"))
+        file.close()
+        with path.open("ab") as torn:
+            torn.write(b'{"what": "event", "at_s": 7.' + bytes(100 * number))
+    file = EventFile(str(path), lambda text, routine: None)
+    file.name = "here:7"
+    file.record(moved(3, "every place is taken"))
+    file.close()
+    told: list[str] = []
+    assert [event["round"] for event in events_of(str(path), told.append)] == [1, 2, 3]
+    assert told == [f"{path}: line 2 and 1 more left out: no event of an agent, or damaged"]
+    path.write_text('{"what": "concluded"}\nnull\n')
+    with pytest.raises(ValueError, match="line 1 is no event of an agent"):
+        events_of(str(path))
 
 
 def test_a_full_disk_takes_the_oldest_file_aside_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

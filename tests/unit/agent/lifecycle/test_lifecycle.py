@@ -13,8 +13,8 @@ from elastic_agent.agent.lifecycle.stop_ladder import Ladder, Rung
 from elastic_agent.rendezvous.driver import events as store_events
 from elastic_agent.rendezvous.failures import charges
 from elastic_agent.rendezvous.records import Member, NodeState, RoundPhase
-from elastic_agent.rendezvous.store import StoreElsewhere, StoreForeign, StoreReplaced
-from support.builders import announcement
+from elastic_agent.rendezvous.store import StoreElsewhere, StoreError, StoreForeign, StoreReplaced
+from support.builders import announcement, record
 
 RULES = Rules(node="a", name="a")
 RUNNING = announcement(RoundPhase.RUNNING, 1, (Member("a", "a", 0, 0, 1),), version=2)
@@ -214,3 +214,19 @@ def test_workers_get_no_grace_where_another_store_is_in_the_place_of_this_nodes(
         assert events.KillWorkers() in after.effects
         assert after.node.verdict is not None
         assert after.node.verdict.exit_code == exit_status.STORE_LOST
+
+
+def test_a_node_that_leaves_while_the_store_is_away_exits_as_it_was_asked_to() -> None:
+    """Its workers save first, and the store is given up meanwhile: whoever sent SIGTERM expects its status."""
+    rules = replace(RULES, settle_s=60.0, grace_s=80.0, store_grace_s=30.0)
+    working = Node(phase=Phase.WORKING, record=record("a", 1, NodeState.WORKING, 1))
+    away = machine.step(working, store_events.StoreWentAway("no answer within 5 s"), 0.0, rules).node
+    leaving = machine.step(away, events.SignalReceived(15), 10.0, rules).node
+    assert leaving.verdict is None
+    given_up = machine.step(leaving, events.DeadlineReached(), 30.0, rules).node
+    assert given_up.verdict is not None
+    assert given_up.verdict.exit_code == 143
+    assert "signal 15; the store at" in given_up.verdict.because
+    failed = machine.step(leaving, store_events.StoreFailed(StoreError("gone")), 20.0, rules).node
+    assert failed.verdict is not None
+    assert failed.verdict.exit_code == 143

@@ -31,6 +31,22 @@ def test_file_has_the_bytes_and_console_the_lines(troubles: Troubles, console: C
     assert troubles == []
 
 
+def test_an_unfinished_line_on_the_consoles_stderr_is_known_until_it_is_asked_for(pipe: list[int]) -> None:
+    """Whoever asks prints the end of the line; one on stdout alone does not count."""
+    (read, write), (out, err) = pipe, os.pipe()
+    relay = Relay(stdout_fd=write, stderr_fd=err)
+    feeds = [Feed(relay, Route(err=bool(n), shown=True)) for n in range(2)]
+    for feed, data, unfinished in zip(feeds, (b"50%", b"done\n50%"), (False, True), strict=True):
+        write_all(feed.fd, data)
+        os.close(feed.fd)
+        assert relay.finish([feed.stream], FINISH_S)
+        assert (relay.take_midline(), relay.take_midline()) == (unfinished, False)
+    assert (os.read(read, 99), os.read(out, 99)) == (b"50%", b"done\n50%")
+    relay.close()
+    os.close(out)
+    os.close(err)
+
+
 def test_lines_of_workers_never_mix(troubles: Troubles, console: Console, tmp_path: Path) -> None:
     """Four workers that write in odd pieces: each line on the console is one line of one worker, none is lost."""
     code = """

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from elastic_agent.launcher.cli import parse
 from elastic_agent.launcher.config.flags import FLAGS
 from support.rigs.flags import refusal
 
@@ -97,6 +98,38 @@ def test_a_mistake_in_what_flags_say_together_names_the_flags(tmp_path: Path, ar
     done = agent(*args, "t.py", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"elastic-agent: exit 2: {message}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("#!/no/sh -e\n", "is to be run by '/no/sh', as its first line says, which does not exist; correct that line"),
+        (
+            "#! /bin/sh\r\n",
+            "is to be run by '/bin/sh\\r', as its first line says, which does not exist; its lines end as",
+        ),
+    ],
+)
+def test_a_program_whose_interpreter_is_missing_is_named_with_it(tmp_path: Path, line: str, message: str) -> None:
+    """The kernel would say of the program itself that there is no such file."""
+    program = made_program(tmp_path, line)
+    assert f"the program {program!r} {message}" in refusal(["--no-python", program])
+    assert f"the program {program!r} {message}" in refusal(["--no-python", "prog"], {"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("line", ["#!\t/bin/sh -e\n", "#!/bin/sh", "#!\n", "\x7fELF"])
+def test_a_first_line_that_names_no_missing_interpreter_is_taken(tmp_path: Path, line: str) -> None:
+    """As that of a binary, which names none."""
+    program = made_program(tmp_path, line)
+    assert parse(["--no-python", program], {}).argv == (program,)
+
+
+def made_program(folder: Path, first_line: str) -> str:
+    """An executable file `prog`, its path."""
+    program = folder / "prog"
+    program.write_bytes(first_line.encode())
+    program.chmod(0o755)
+    return str(program)
 
 
 # -- the program ---------------------------------------------------------------------------------------------------

@@ -102,6 +102,15 @@ def test_log_dir_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert planned(log_dir="").workers.logs.base_dir is None
 
 
+def test_a_filter_that_shows_nothing_is_said() -> None:
+    """All output would be missing without a word. Where the number of workers may change, such a rank may come."""
+    said = "--local-ranks-filter names 2, 3, but local ranks 0 to 1 are here: no output is shown"
+    assert said in planned(nproc_per_node=2, local_ranks_filter="3,2").warnings
+    for fields in ({"local_ranks_filter": "1,7"}, {"local_ranks_filter": ""}, {"local_ranks_filter": (0,)}):
+        assert not any("local-ranks" in line for line in planned(nproc_per_node=2, **fields).warnings)
+    assert not any("local-ranks" in line for line in planned(nproc_per_node="cpu", local_ranks_filter="999").warnings)
+
+
 def test_filters_and_signals_are_read() -> None:
     """Text is split as on the command line; the items of lists are not split."""
     spec = planned(
@@ -130,6 +139,9 @@ def test_filters_and_signals_are_read() -> None:
         ({"restart_window": -1}, "restart_window is -1"),
         ({"restart_backoff": "5:1"}, "restart_backoff is '5:1', whose MIN is more than its MAX"),
         ({"restart_backoff": "1:2:3"}, "give MIN or MIN:MAX seconds"),
+        ({"restart_backoff": ":5"}, "restart_backoff is ':5'; give MIN or MIN:MAX seconds"),
+        ({"leftovers": "stop:"}, "leftovers is 'stop:'; give stop, stop:SECONDS"),
+        ({"exit_duration_in_mins": -5}, "exit_duration_in_mins is -5, outside 0 to 16666667 minutes"),
         ({"restart_backoff": "soon"}, "restart_backoff is 'soon', which is not a number"),
         ({"restart_backoff": (1, -2)}, "restart_backoff is -2"),
         ({"no_restart_codes": "93,x"}, "no_restart_codes is 'x', which is not a whole number"),

@@ -203,6 +203,7 @@ def test_mode_is_chosen_as_torchrun_chooses(
         ({"max_nodes": 2, "master_port": 0}, "0, which means any"),
         ({"max_nodes": 2, "master_addr": "a b"}, "--master-addr is 'a b:29500'"),
         ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "has no port"),
+        ({"rdzv_backend": "static", "rdzv_endpoint": "a:5,b:5"}, "names several nodes, and in a static rendezvous"),
         ({**C10D, "rdzv_endpoint": "h:"}, "ends in a colon"),
         ({**C10D, "rdzv_endpoint": "192.0.2.1:5:6"}, "give HOST:PORT, or [ADDRESS]:PORT for IPv6"),
         ({**C10D, "rdzv_endpoint": "2001:db8::5"}, "give HOST:PORT, or [ADDRESS]:PORT for IPv6"),
@@ -248,6 +249,22 @@ def test_a_silent_host_is_replaced_by_a_majority_where_there_can_be_one(
     """By default; it takes three nodes, and a host that finds in time, by heartbeats, that it has none."""
     spec = planned(**{**C10D, "max_nodes": nodes, "rdzv_configs": conf}).rendezvous
     assert (spec.survivor, spec.outvotes) == (survivor, outvotes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "beat_s", "lease_s"),
+    [
+        ({**ETCD}, 1.0, 5.0),
+        ({**ETCD, "rdzv_configs": {"lease": 3, "beat": 1}}, 1.0, 3.0),
+        ({**ETCD, "rdzv_configs": {"lease": 1.5, "beat": 1}}, 0.5, 1.5),
+        ({**ETCD, "rdzv_configs": {"keep_alive_interval": 6, "keep_alive_max_attempt": 2}}, 4.0, 12.0),
+        ({**C10D, "rdzv_configs": {"lease": 1.5, "beat": 1}}, 1.0, 1.5),
+    ],
+)
+def test_on_etcd_a_lease_has_three_heartbeats_at_least(fields: dict[str, Any], beat_s: float, lease_s: float) -> None:
+    """Of fewer none would be answered within half a lease of the last, and no lost node would be noticed."""
+    spec = planned(**fields).rendezvous
+    assert (spec.beat_s, spec.lease_s) == (beat_s, lease_s)
 
 
 @pytest.mark.parametrize(
