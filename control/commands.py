@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..rendezvous.text import duration, shorten
+from .exchange import OUTPUT_MAX, exchange
 
-OUTPUT_MAX = 1 << 20
-"""Characters of a command's output that are kept."""
 WHY_MAX = 200
 """Characters of its error that are shown."""
 PROBE_S = 10.0
@@ -43,16 +42,29 @@ class Asker:
         self._keeping = threading.Lock()
         self._stuck: subprocess.Popen[str] | None = None
         self._kept: subprocess.Popen[str] | None = None
+        self._running: subprocess.Popen[str] | None = None
+        self._ended = False
 
     def run(self, argv: Sequence[str], limit_s: float, stdin: str = "", *, env: Mapping[str, str] | None = None) -> str:
         """What the command printed, with this environment or our own. Raises NoReading if it cannot be started, fails,
         or takes longer than `limit_s`."""
+        if self._ended:
+            raise NoReading(f"{os.path.basename(argv[0])} is not started: the watches have ended")
         process = self._start(argv, env)
+        with self._keeping:
+            self._running, ended = process, self._ended
         try:
-            out, err = process.communicate(stdin, timeout=limit_s)
+            if ended:
+                _kill_group(process)
+            out, err = exchange(process, stdin, limit_s)
         except subprocess.TimeoutExpired:
             raise self._late(process, limit_s) from None
-        return _printed(process, out, err)[:OUTPUT_MAX]
+        finally:
+            with self._keeping:
+                self._running = None
+        if self._ended and process.returncode == -signal.SIGKILL:
+            raise NoReading(f"{_name(process)} was killed: the watches have ended")
+        return _printed(process, out, err)
 
     def ask(self, question: str, path: str, limit_s: float = PROBE_S) -> list[list[float]]:
         """The numbers that `probe` prints, line by line. Raises NoReading, with the file system named."""
@@ -66,13 +78,21 @@ class Asker:
         return [[float(number) for number in line.split()] for line in text.splitlines() if line]
 
     def close(self) -> None:
-        """End what is kept, and reap what was killed, if it is gone. Nobody asks any more."""
+        """End what is kept and what runs, and reap what was killed, if it is gone. Nobody asks any more."""
         with self._keeping:
             self.keeps, kept, self._kept = False, self._kept, None
+            running = self._running
+        if running is not None and running.poll() is None:
+            _kill_group(running)  # whoever waits for it reaps it
         if kept is not None:
             self._kill(kept)
         if self._stuck is not None:
             self._stuck.poll()
+
+    def end(self) -> None:
+        """As `close`; from now on no command is started."""
+        self._ended = True
+        self.close()
 
     def _ask_kept(self, argv: Sequence[str], limit_s: float) -> str:
         """Raises NoReading."""
@@ -134,10 +154,7 @@ class Asker:
         return TimedOut(f"no answer from {_name(process)} in {duration(limit_s)}")
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except OSError:
-            pass  # a command with other rights, such as sudo; it is left alone
+        _kill_group(process)
         try:
             process.communicate(timeout=KILLED_S)
         except subprocess.TimeoutExpired:
@@ -145,6 +162,13 @@ class Asker:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass  # a command with other rights, such as sudo; it is left alone
 
 
 def _name(process: subprocess.Popen[str]) -> str:

@@ -51,6 +51,11 @@ class Actor:
         self._alarmed = alarmed
         self._table, self._notifier, self._node, self._log = table, notifier, node, log
         self._job = job
+        self._asker = Asker()
+
+    def close(self) -> None:
+        """Kill the command that still runs, whose time is over with that of the watches; start no more."""
+        self._asker.end()
 
     def act(self, happening: Happening) -> None:
         """Do what the watch says. All but the first firing only notifies."""
@@ -107,7 +112,7 @@ class Actor:
             "node": self._node,
         }
         try:
-            Asker().run(argv, EXEC_S, json.dumps(told))
+            self._asker.run(argv, EXEC_S, json.dumps(told))
         except NoReading as error:
             return f"{error}"
         return f"ran {argv[0]}: exit 0"

@@ -67,6 +67,10 @@ class Channel(Protocol):
         """Deliver it within a few times SEND_S. Raises NotDelivered."""
         ...
 
+    def close(self) -> None:
+        """Leave nothing running of what a delivery has started, which nobody waits for any more."""
+        ...
+
 
 def channel(url: str) -> Channel:
     """The channel of a URL. Raises UsageError, whose text does not hold the URL: it may be secret."""
@@ -108,6 +112,9 @@ class _Filled:
 
     def check(self) -> None:
         fill(self._url, self._safe)
+
+    def close(self) -> None:
+        """A connection ends with this process."""
 
     def _filled(self) -> tuple[str, tuple[str, ...]]:
         try:
@@ -210,6 +217,7 @@ class _Command:
     def __init__(self, line: str) -> None:
         self._line = line
         self.name = f"exec:{shlex.split(line)[0]}"
+        self._asker = Asker()
 
     def check(self) -> None:
         for part in shlex.split(self._line):
@@ -223,9 +231,12 @@ class _Command:
                 text, found = fill(part)
                 argv.append(text)
                 secrets += found
-            Asker().run(argv, SEND_S, message.to_json())
+            self._asker.run(argv, SEND_S, message.to_json())
         except (NoReading, UsageError) as error:
             raise NotDelivered(hide(str(error), secrets)) from None
+
+    def close(self) -> None:
+        self._asker.end()
 
 
 def _options(query: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Notifier:
     def close(self, limit_s: float) -> dict[str, list[tuple[str, str, int]]]:
         """Send what waits, at once, for at most `limit_s`. Returns what did not arrive: (key, text, count) by channel.
 
-        Threads whose server hangs are left to the end of the process.
+        Threads whose server hangs are left to the end of the process; a command is killed.
         """
         deadline = time.monotonic() + limit_s
         for line in self._lines:
@@ -58,7 +58,7 @@ class _Line:
         self._outbox, self._job, self._node, self._log = outbox, job, node, log
         self._changed = threading.Condition()
         self._finish_by: float | None = None
-        self._failing = False
+        self._failing = self._over = False
         self._thread: threading.Thread | None = None
 
     def tell(self, key: str, text: str, number: int = 1) -> None:
@@ -84,7 +84,9 @@ class _Line:
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
-            return self._outbox.backlog()
+            left, self._over = self._outbox.backlog(), True
+        self.channel.close()
+        return left
 
     def _run(self) -> None:
         while (digest := self._next()) is not None:
@@ -112,7 +114,7 @@ class _Line:
     def _failed(self, error: NotDelivered) -> None:
         with self._changed:
             pause_s = self._outbox.failed(time.monotonic(), error.retry_after_s)
-            first, self._failing = not self._failing, True
+            first, self._failing = not (self._failing or self._over), True
         if first:
             next_try = f"next try in {duration(pause_s)}, then after longer pauses"
             self._log(f"notifications to {self.name} fail: {error}; {next_try}")

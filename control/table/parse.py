@@ -33,6 +33,8 @@ PROGRESS_S = 1.0
 """As EVERY_S, for the progress of an agent's own workers, which is in memory."""
 SHORTEST_S = 0.01
 """The shortest `every`; a reading takes some 20 ms of a processor."""
+LONGEST_S = 3650 * 86400.0
+"""The longest time that a key takes: waits have a limit, and nobody who writes more means it."""
 WINDOWS_S = {"disk": 86400.0, "inodes": 86400.0, "memory": 1800.0, "worker-memory": 1800.0}
 
 
@@ -131,8 +133,9 @@ class _Keys:
         if key not in self._values:
             return default
         seconds = time_s(self.text(key))
-        if seconds is None or seconds < least:
-            raise self.wrong(key, f"a time of at least {least:g} s, such as '60 s', '5 min' or '2 hours'")
+        if seconds is None or not least <= seconds <= LONGEST_S:
+            allowed = f"a time of at least {least:g} s and at most 3650 days"
+            raise self.wrong(key, f"{allowed}, such as '60 s', '5 min' or '2 hours'")
         return seconds
 
     def regex(self, key: str) -> str:
@@ -147,9 +150,12 @@ class _Keys:
         """A list of arguments, or one line that is split as a shell would, without one."""
         value = self._values.get(key, ())
         try:
-            return tuple(shlex.split(value)) if isinstance(value, str) else self.texts(key)
+            found = tuple(shlex.split(value)) if isinstance(value, str) else self.texts(key)
         except ValueError as error:
             raise self.wrong(key, f"a command whose quotes are closed; {str(error).lower()}") from None
+        if key in self._values and not found:
+            raise self.wrong(key, _MEANINGS["command"])
+        return found
 
 
 def meant(word: str, known: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ STUCK_S = 120.0
 
 
 END_S = 10.0
-"""How long actions that were begun may take when the program ends."""
+"""How long actions that were begun may take when the program ends; a command is killed then."""
 
 
 def clock() -> float:
@@ -149,6 +149,7 @@ class Runner:
             self._looks.end()
             self._to_do.put(None)
             worker.join(END_S)
+            self._actor.close()
             for each in self._running:
                 each.reader.close()
 

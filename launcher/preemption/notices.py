@@ -12,6 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 
 from ...proto.frozen import dataclass
 
@@ -116,10 +117,11 @@ class Notices:
         while not self._ended.is_set():
             try:
                 notice = self._look(self._service)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
                 if not self._silent:
+                    why = " ".join(str(error).split()) or type(error).__name__
                     self._tell(
-                        f"no notice of a spot host can be read at {self._service.url}: {error}; asking on, every "
+                        f"no notice of a spot host can be read at {self._service.url}: {why}; asking on, every "
                         f"{self._every_s:g} s (--spot-notices)",
                         False,
                     )

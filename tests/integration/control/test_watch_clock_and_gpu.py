@@ -355,7 +355,7 @@ def test_a_driver_that_does_not_answer_delays_no_other_watch(
     monkeypatch.setattr("pynvml.nvmlDeviceGetCount", hang)
     monkeypatch.setattr(runner, "STUCK_S", 0.2)
     text = "".join(f"[[watch]]\nwhat = '{what}'\nevery = '0.1 s'\n{more}" for what, more in WATCHED)
-    actor: Any = SimpleNamespace(act=lambda happening: None)
+    actor: Any = SimpleNamespace(act=lambda happening: None, close=lambda: None)
     running = runner.Runner(parse_table(text, "w.toml"), actor, tell)
     try:
         running.run(stop)

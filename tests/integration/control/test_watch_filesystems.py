@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +30,7 @@ from support.outside.mounts import dead_mount, tmpfs
 from support.procfs import wait_exit
 
 MB = 1 << 20
+BOUND_S = 60.0
 
 
 @pytest.fixture
@@ -254,7 +256,7 @@ def test_watches_that_look_on_and_on_start_one_process_and_leave_none(
 
     monkeypatch.setattr(commands.Asker, "ask", ask)
     table = parse_table('[[watch]]\nwhat = "disk"\npath = "/"\nthreshold = "80 % used"\nevery = "0.1 s"', "w.toml")
-    actor: Any = SimpleNamespace(act=lambda happening: None)
+    actor: Any = SimpleNamespace(act=lambda happening: None, close=lambda: None)
     runner.Runner(table, actor, tell).run(stop)
     assert asked.read_text() == "x"
     assert len(set(threads)) == 1
@@ -307,6 +309,32 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children() -> None:
     with pytest.raises(NoReading, match="no answer from python"):
         Asker().run([sys.executable, "-c", nested], 0.3)
     assert time.monotonic() - begun < 20
+
+
+def test_of_a_command_that_prints_without_end_no_more_is_kept_than_is_wanted() -> None:
+    """What it prints is in the memory of an agent, whose end would end the training."""
+    flood = f"import sys; [sys.stdout.write('x' * {MB}) for _ in range(48)]"
+    tracemalloc.start()
+    try:
+        assert len(Asker().run([sys.executable, "-c", flood], BOUND_S)) == MB
+        assert tracemalloc.get_traced_memory()[1] < 16 * MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_command_has_ended_when_its_own_process_has() -> None:
+    """Something that it leaves in the background may have its output, as a script's `&` leaves it."""
+    code = f"import subprocess; print(subprocess.Popen(['sleep', '{10 * BOUND_S:.0f}']).pid)"
+    pid = int(Asker().run([sys.executable, "-c", code], BOUND_S))
+    os.kill(pid, signal.SIGKILL)
+    wait_exit(pid, time.monotonic() + BOUND_S)
+
+
+def test_a_command_gets_all_of_its_input_and_need_not_read_it() -> None:
+    """However much that is."""
+    argv = [sys.executable, "-c", "import sys; print(len(sys.stdin.read()))"]
+    assert Asker().run(argv, BOUND_S, "é" * MB) == f"{MB}\n"
+    assert Asker().run([sys.executable, "-c", "print('well')"], BOUND_S, "x" * MB) == "well\n"
 
 
 def test_a_killed_process_that_is_not_gone_is_not_joined_by_a_second() -> None:

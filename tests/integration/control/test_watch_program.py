@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.control.actions.perform import Actor
 from elastic_agent.control.actions.stacks import py_spy
+from elastic_agent.control.notify.notifier import Notifier
+from elastic_agent.control.table.parse import parse_table
+from elastic_agent.control.watcher import runner
 from support.outside.mounts import dead_mount, tmpfs
 from support.outside.web_server import WebServer, web_server
 
@@ -188,6 +193,33 @@ def test_a_log_that_cannot_be_written_keeps_nothing_from_being_done(tmp_path: Pa
     with open("/dev/full", "w") as out:
         subprocess.run([*WATCH, file, "--once", "--kill-switch", tmp_path / "kill-switch"], stdout=out, check=False)
     assert (tmp_path / "kill-switch").exists()
+
+
+def test_a_command_of_an_alarm_that_still_runs_at_the_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would outlive the job that it was about."""
+    monkeypatch.setattr(runner, "END_S", 0.1)
+    os.mkfifo(tmp_path / "alive")
+    code = f"import time; alive = open({str(tmp_path / 'alive')!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
+    (tmp_path / "tell.py").write_text(code)
+    do = f'["exec:{sys.executable} {tmp_path / "tell.py"}"]'
+    read = parse_table(f'[[watch]]\nwhat = "memory"\nthreshold = "0 % used"\nevery = "1 min"\ndo = {do}\n', "w.toml")
+    said: list[str] = []
+    watching = runner.Runner(read, Actor(read, Notifier([], read.pace, "job1", "n1", said.append), "n1", said.append))
+    stop = threading.Event()
+    thread = threading.Thread(target=watching.run, args=(stop,))
+    thread.start()
+    try:
+        with open(tmp_path / "alive") as alive:
+            assert alive.read(1) == "x"
+            stop.set()
+            watching.wake()
+            assert alive.read() == "", "the end of the pipe: whoever had it is gone"
+    finally:
+        stop.set()
+        watching.wake()
+        thread.join(WAIT_S)
 
 
 def test_a_dead_mount_delays_no_other_watch(tmp_path: Path, web: WebServer) -> None:

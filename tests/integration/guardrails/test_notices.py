@@ -111,6 +111,18 @@ def test_an_answer_that_means_nothing_is_no_notice(text: str, service: Service) 
         told.wait(lambda: told.notices)
 
 
+def test_an_answer_that_is_no_http_is_said_and_asked_on(service: Service) -> None:
+    """As of another program at that port, or of a service that is just being started."""
+    told = Told()
+    service.answer = (0, "220 ready\r\n")
+    with asking("gcp", service.url, told):
+        told.wait(lambda: told.lines)
+        service.answer = LOUD["gcp"]
+        told.wait(lambda: told.notices)
+    assert told.lines[0].startswith(f"no notice of a spot host can be read at {service.url}: 220 ready; asking on")
+    assert told.notices == [SAYS["gcp"]]
+
+
 def test_a_node_whose_host_is_taken_back_leaves_the_job(service: Service, tmp_path: Path) -> None:
     """The agent as a process: it ends with 75, and the sentence names the cloud's notice."""
     service.answer = QUIET["aws"]

@@ -42,8 +42,9 @@ class Service:
                 self._send(service.answer if self.headers.get(header) == value else (403, ""))
 
             def _send(self, answer: tuple[int, str]) -> None:
-                self.send_response(answer[0])
-                self.end_headers()
+                if answer[0]:  # else its text is no HTTP
+                    self.send_response(answer[0])
+                    self.end_headers()
                 self.wfile.write(answer[1].encode())
 
             def log_message(self, *args: object) -> None:
