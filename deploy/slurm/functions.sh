@@ -17,6 +17,12 @@ run_dir=$SLURM_SUBMIT_DIR/.elastic-agent/$SLURM_JOB_ID
 
 tell() { echo "elastic-agent in SLURM job $SLURM_JOB_ID: $*" >&2; }
 
+# Looked for now: a training that has ended would be neither queued again nor followed by the next.
+[ -r "$here/../exit-statuses" ] || {
+    tell "there is no $here/../exit-statuses; copy the whole directory deploy, and submit again"
+    exit 2
+}
+
 # The address of the first node. Names of nodes need not resolve; NodeAddr is what SLURM itself uses. Where there is no
 # scontrol, the name has to do.
 first_address() {
@@ -164,7 +170,8 @@ requeue() {
         return 0
         ;;
     esac
-    tell "the job is queued again"
-    scontrol requeue "$SLURM_JOB_ID"
-    exit "$status"
+    tell "asking SLURM to queue the job again"
+    scontrol requeue "$SLURM_JOB_ID" && exit "$status"
+    tell "the job is not queued again, as SLURM refuses; submit it without --no-requeue, or by array.sbatch"
+    forget "$counted"
 }

@@ -5,6 +5,9 @@ Agents are played: they write down how they were started, and end with what the 
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -173,3 +176,31 @@ def test_watches_look_again_and_again_without_cron(cluster: SlurmCluster, tmp_pa
     cluster.run("scancel", "--name=watch")
     assert f"disk {tmp_path}: under" in (cluster.home / "looks.log").read_text()
     assert "NodeList=n2" in cluster.run("scontrol", "show", "job", str(int(first) + 1))
+
+
+def ended(scripts: Path, tmp_path: Path, scontrol: str) -> subprocess.CompletedProcess[str]:
+    """The end of a job with 75 by these scripts, without a cluster: `scontrol` is this line of bash."""
+    programs = tmp_path / "programs"
+    programs.mkdir(parents=True)
+    (programs / "scontrol").write_text(f"#!/bin/bash\n{scontrol}\n")
+    (programs / "scontrol").chmod(0o755)
+    steps = f'source "{scripts}/functions.sh" || exit\nstatus=75 verdict=again\nrequeue\necho "came back"; exit "$status"'
+    env = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    return subprocess.run(["bash", "-c", steps], capture_output=True, text=True, env=env, check=False, timeout=BOUND_S)
+
+
+def test_a_requeue_that_slurm_refuses_is_said(tmp_path: Path) -> None:
+    """As where the site or an option of sbatch forbids it: nobody must wait for a job that is not in the queue."""
+    done = ended(SCRIPTS, tmp_path, "echo 'Requested operation is presently disabled' >&2; exit 1")
+    assert "SLURM job 7: the job is not queued again, as SLURM refuses; submit it without --no-requeue" in done.stderr
+    assert "is queued again" not in done.stderr
+    assert done.returncode == 75
+    assert "came back" not in ended(SCRIPTS, tmp_path / "other", "exit 0").stdout
+
+
+def test_scripts_without_their_table_of_statuses_end_before_the_training(tmp_path: Path) -> None:
+    """Who copied only their folder would learn behind the training that nothing of it is queued again."""
+    shutil.copytree(SCRIPTS, tmp_path / "slurm")
+    done = ended(tmp_path / "slurm", tmp_path, "exit 0")
+    assert "exit-statuses; copy the whole directory deploy, and submit again" in done.stderr
+    assert done.returncode == 2
