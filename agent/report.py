@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from os import getpid
 
 from ..proto.frozen import dataclass, field
+from ..rendezvous.agreements import Act
 from ..rendezvous.driver import events as store_events
 from ..rendezvous.failures import Ending, WorkerFailure
 from ..rendezvous.records import Member, RoundPhase
@@ -210,7 +211,17 @@ def is_routine(event: object, before: Node, node: Node) -> bool:
         return False
     if node.phase is Phase.WORKING and before.phase is not Phase.WORKING:
         return node.round == 1
+    if _restart_given_up(before, node):
+        return False
     return not _waits(event, before, node)
+
+
+def _restart_given_up(before: Node, node: Node) -> bool:
+    """Whether the round goes on although somebody asked for a restart; of other acts a later line says so."""
+    newest = node.agreement
+    if newest is None or newest == before.agreement:
+        return False
+    return newest.act is Act.RESTART and newest.over and not newest.at
 
 
 def _waits(event: object, before: Node, node: Node) -> bool:

@@ -13,7 +13,7 @@ from enum import Enum
 from ..proto.frozen import dataclass
 
 MAX_REQUESTS = 8
-"""Requests that a node's record holds; further ones wait for these."""
+"""Requests that a node's record holds."""
 MAX_SERVED = 64
 """Requests that one agreement serves; further ones are served by the next."""
 MAX_LABEL_BYTES = 256
@@ -37,6 +37,9 @@ class Act(Enum):
     """Make a checkpoint and exit 0: the job ends for good."""
 
 
+MAX_SAVES = MAX_REQUESTS - (len(Act) - 1)
+"""Saves among them; further ones are refused. They stand for ever where workers make no Run, and must not keep anybody
+from stopping the job: each other act has a place of its own."""
 DOES = {
     Act.SAVE: "save",
     Act.SETTLE: "save and wait",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...proto.frozen import replace
-from ...rendezvous.agreements import DOES, MAX_REQUESTS, Act, Answer, Request
+from ...rendezvous.agreements import DOES, MAX_SAVES, Act, Answer, Request
 from ...rendezvous.records import NodeState, Round
 from . import transitions
 from .events import ActAsked, Acted, AskBound, BoundAwaited, BoundFound, DecideWorkers, Effect, ReleaseWorkers
@@ -19,12 +19,18 @@ def ask(node: Node, act: Act, label: str, because: str, now: float, rules: Rules
     """Ask all ranks for it, by this node's record. It stands there until it is done, also in a later round."""
     if any((request.act, request.label) == (act, label) for request in node.requests):
         return node, ()
-    if len(node.requests) >= MAX_REQUESTS:
-        because = f"{because}: not asked for, as {MAX_REQUESTS} requests before it are not done yet"
+    if act is Act.SAVE and too_many_saves(node, label):
+        because = f"{because}: not asked for, as {MAX_SAVES} checkpoints that were asked for before are not made yet"
         return replace(node, because=because), ()
     request = Request(node.requested + 1, act, label, because)
     node = replace(node, requests=(*node.requests, request), requested=request.number)
     return _published(node, now, rules, because)
+
+
+def too_many_saves(node: Node, label: str) -> bool:
+    """Whether a checkpoint with this label cannot be asked for, as others are waited for."""
+    saves = [request.label for request in node.requests if request.act is Act.SAVE]
+    return label not in saves and len(saves) >= MAX_SAVES
 
 
 def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
@@ -39,19 +45,25 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
         released = (ReleaseWorkers(known.number),) if known is not None and known.round == agreement.round else ()
         if agreement.over:
             # Workers of this node may wait for what they asked for, though nobody asked them for a bound.
-            given_up = () if agreement.at else (DecideWorkers(agreement),)
-            return node, (*released, *given_up, *published)
+            if agreement.at:
+                return node, (*released, *published)
+            node = replace(node, because=_given_up(agreement))
+            return node, (*released, DecideWorkers(agreement), *published)
         return node, (*released, *published, AskBound(agreement))
     effects: tuple[Effect, ...] = ()
     if agreement.at and not known.at:
         because = f"all ranks {DOES[agreement.act]} at boundary {agreement.at}: {agreement.because}"
         node, effects = replace(node, because=because), (DecideWorkers(agreement),)
     if agreement.over and not agreement.at:
-        because = f"not every worker makes a Run of elastic_agent.worker, so nothing was saved: {agreement.because}"
-        node, effects = replace(node, because=because), (DecideWorkers(agreement),)
+        node, effects = replace(node, because=_given_up(agreement)), (DecideWorkers(agreement),)
     if agreement.over:
         effects = (*effects, ReleaseWorkers(agreement.number))
     return node, (*effects, *published)
+
+
+def _given_up(agreement: Agreement) -> str:
+    what = "nothing was restarted" if agreement.act is Act.RESTART else "nothing was saved"
+    return f"not every worker has made its Run of elastic_agent.worker, so {what}: {agreement.because}"
 
 
 def on_bound(node: Node, event: BoundFound, now: float, rules: Rules) -> Move:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from ...agent import exit_status
 from ...agent.agent import Agent
 from ...agent.errors import UsageError
+from ...agent.lifecycle.on_agreement import too_many_saves
 from ...agent.lifecycle.state import Phase
 from ...proto.frozen import replace
 from ...proto.progress import Progress
-from ...rendezvous.agreements import Act
+from ...rendezvous.agreements import MAX_SAVES, Act
 from ...rendezvous.records import RoundPhase
 from ..control_socket import Service
 from . import describe
@@ -191,8 +192,14 @@ def restart_round(service: Service, request: RestartRoundRequest, who: str) -> D
 
 
 def save(service: Service, request: SaveRequest, who: str) -> Done:
-    """All ranks save at their next step, and go on."""
-    _going(service).ask(Act.SAVE, _because("checkpoint asked for", request.reason, who), request.label or "asked")
+    """All ranks save at their next step, and go on. Raises NotNow where too many others are waited for."""
+    agent = _going(service)
+    if too_many_saves(agent.known().node, request.label or "asked"):
+        raise NotNow(
+            f"{MAX_SAVES} checkpoints that were asked for are not made yet: ask again once they are; a script without "
+            "a Run of elastic_agent.worker makes none"
+        )
+    agent.ask(Act.SAVE, _because("checkpoint asked for", request.reason, who), request.label or "asked")
     return Done(
         f"all ranks were asked for a checkpoint at their next step, with the label {request.label or 'asked'!r}; it is "
         "made once all workers have a Run of elastic_agent.worker"
