@@ -16,6 +16,9 @@ ANSWER_S = 3.0
 SLOW_S = 120.0
 """The same for what takes time: stacks, watches."""
 SLOW = ("Stacks", "SetWatch")
+NO_AGENT = (
+    "what answers there is no agent; give an agent's control.sock, or no --address to look for those of this host"
+)
 Message = dict[str, Any]
 
 
@@ -101,6 +104,15 @@ class Call:
             raise AgentUnreachable(f"{self.path}: {error.strerror}") from error
         self.ended = not data
         self._received += data
+        try:
+            return self._parsed()
+        except (ValueError, LookupError, TypeError, AttributeError):
+            self.ended = True
+            raise AgentUnreachable(f"{self.path}: {NO_AGENT}") from None
+
+    def _parsed(self) -> list[Message]:
+        """What has come of messages. Raises AgentUnreachable, CallRefused, and what reading another program's words
+        leads to."""
         if self._head is None and not self._begin():
             return []
         self._unpack()
@@ -111,7 +123,10 @@ class Call:
                 raise CallRefused(json.loads(self._lines or b"{}").get("message", f"status {status}"))
             return []
         self._lines = bytearray() if self.ended else bytearray(rest)
-        return [json.loads(line) for line in [*whole, *([rest] if self.ended else [])] if line]
+        found = [json.loads(line) for line in [*whole, *([rest] if self.ended else [])] if line]
+        if not all(isinstance(each, dict) for each in found):
+            raise TypeError("a message is an object")
+        return found
 
     def _begin(self) -> bool:
         """Take the head of the answer, if it is there."""

@@ -16,7 +16,7 @@ from . import event_sources, find, screen, story, views
 from .asking import begin, call
 from .call import AgentUnreachable, CallRefused, Message
 from .find import Agent, NotFound
-from .printing import PROGRAM, UNWRITTEN, fail, open_closed_streams, printable, say, say_output
+from .printing import PROGRAM, UNWRITTEN, Commands, fail, open_closed_streams, printable, say, say_output
 from .selection import MOST, NUMBER, Chosen, as_json, because, choosing, ranks_named, show_credentials
 
 REFUSED, WRONG = 1, 2
@@ -25,7 +25,7 @@ REDRAW_S = 1.0
 """At most so long until a live screen is drawn anew: it shows ages."""
 
 
-@click.group(PROGRAM, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(PROGRAM, cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @choosing
 @click.version_option(package_name="elastic-agent", prog_name=PROGRAM)
 @click.pass_context
@@ -35,7 +35,8 @@ def elasticctl(
     """See and steer the jobs whose agents run on this host.
 
     Exit status: 0 done, 1 the agent refused or something is damaged, 2 a wrong command, 3 no such agent runs here,
-    4 an agent does not answer, 5 several agents or jobs fit, 74 nothing can be printed, or a file not be read.
+    4 an agent does not answer, 5 several agents or jobs fit, 74 nothing can be printed, or a file not be read,
+    130 Ctrl-C.
     """
     show_credentials(token_file, ca_file, tls_name)
     context.obj = Chosen(address, job, node)
@@ -182,6 +183,8 @@ def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool
         say(f"{group.get('text', '').rstrip()}\n")
     for text in texts if not in_json else []:
         say(f"{text}\n")
+    if not (groups or silent):
+        say(f"{PROGRAM}: no worker of the job runs on a host that answers", err=True)
     _report(silent)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from .. import control_socket
 from .asking import ask_all, ask_all_brief
-from .call import AgentUnreachable, CallRefused, Message
+from .call import NO_AGENT, AgentUnreachable, CallRefused, Message
 
 CONNECTION_REFUSED = "Connection refused"
 LISTENS_S = 60.0
@@ -102,6 +102,8 @@ def agents(address: str = "") -> tuple[list[Agent], list[str]]:
             if address:
                 raise answer
             silent.append(f"{each.path}: {answer}")
+        elif not {"name", "runId"} <= answer.keys():
+            silent.append(f"{each.path}: {NO_AGENT}")
         else:
             found.append(Agent(each.path, answer, each.owner))
     return found, silent
@@ -252,7 +254,11 @@ def of_ranks(found: list[Agent], ranks: Sequence[int]) -> list[Agent]:
     if not there:
         named = ", ".join(map(str, ranks))
         size = max(each.status["worldSize"] for each in found)
-        if size and min(ranks) >= size:
+        if not size:
+            raise NotFound(
+                f"no round runs now, so no worker has rank {named}; elasticctl status says what is waited for", NONE
+            )
+        if min(ranks) >= size:
             have = "one worker, rank 0" if size == 1 else f"ranks 0 to {size - 1}"
             raise NotFound(f"there is no rank {named}: the job has {have}", NONE)
         raise NotFound(

@@ -6,16 +6,28 @@ import contextlib
 import os
 import re
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 PROGRAM = "elasticctl"
 UNWRITTEN = 74
 """The status where nothing can be printed, or a file not be read; EX_IOERR of sysexits.h."""
+INTERRUPTED = 130
+"""The status after Ctrl-C, by which whoever follows something ends it; as a shell shows it of any program."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal may obey or reorder, but for the end of a line and the tab."""
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
+
+
+class Commands(click.Group):
+    """Commands that end by Ctrl-C with a status of its own, and without a word of click's."""
+
+    def invoke(self, context: click.Context) -> Any:  # noqa: ANN401 - as its base
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -39,6 +39,10 @@ _IN_WORDS = (
     ("Hostname Verification", "its certificate names another host; give --tls-name, or the name as --address"),
     ("security handshaker", "--ca-file has no certificate in PEM that can be used; give another file"),
     ("WRONG_VERSION_NUMBER", "what answers there speaks no TLS; give the address of an agent's --control-address"),
+    *(
+        (sign, "no host of that name is found; give another --address")
+        for sign in ("errors resolving", "DNS resolution")
+    ),
     ("Connection refused", "nothing listens there; give the address of an agent's --control-address"),
 )
 """What gRPC's texts hold where no connection was made, and what it means."""

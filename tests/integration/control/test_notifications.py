@@ -188,7 +188,9 @@ def test_a_command_gets_the_message_on_its_stdin(tmp_path: Path) -> None:
 def test_a_command_that_still_runs_at_the_end_is_killed(tmp_path: Path) -> None:
     """With what it has started: nobody waits for it any more, and it would outlive the job."""
     os.mkfifo(tmp_path / "alive")
-    code = f"import time; alive = open({str(tmp_path / 'alive')!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
+    code = (
+        f"import time; alive = open({str(tmp_path / 'alive')!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
+    )
     (tmp_path / "tell.py").write_text(code)
     told = notifier(f"exec:{sys.executable} {tmp_path / 'tell.py'}", SendPace(0, 0))
     told.tell("a", "first")

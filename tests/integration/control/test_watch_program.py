@@ -201,7 +201,9 @@ def test_a_command_of_an_alarm_that_still_runs_at_the_end_is_killed(
     """It would outlive the job that it was about."""
     monkeypatch.setattr(runner, "END_S", 0.1)
     os.mkfifo(tmp_path / "alive")
-    code = f"import time; alive = open({str(tmp_path / 'alive')!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
+    code = (
+        f"import time; alive = open({str(tmp_path / 'alive')!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
+    )
     (tmp_path / "tell.py").write_text(code)
     do = f'["exec:{sys.executable} {tmp_path / "tell.py"}"]'
     read = parse_table(f'[[watch]]\nwhat = "memory"\nthreshold = "0 % used"\nevery = "1 min"\ndo = {do}\n', "w.toml")

@@ -148,6 +148,8 @@ def test_nothing_is_answered_without_tls_or_to_one_who_trusts_another(host: Host
     with grpc.secure_channel(f"127.0.0.1:{free_port()}", grpc.ssl_channel_credentials()) as channel:
         call = channel.unary_unary("/elastic.control.v1.Control/Status")
         assert in_words(refused(call, b"", timeout=60)[1]).startswith("nothing listens there; give the address of")
+    for told in ("errors resolving node9:9500: [field:hostname lookup]", "DNS resolution failed for node9:9500"):
+        assert in_words(told) == "no host of that name is found; give another --address"
 
 
 def test_the_health_service_says_whether_the_agent_serves_and_whether_its_workers_run(host: Host) -> None:

@@ -184,7 +184,9 @@ def ended(scripts: Path, tmp_path: Path, scontrol: str) -> subprocess.CompletedP
     programs.mkdir(parents=True)
     (programs / "scontrol").write_text(f"#!/bin/bash\n{scontrol}\n")
     (programs / "scontrol").chmod(0o755)
-    steps = f'source "{scripts}/functions.sh" || exit\nstatus=75 verdict=again\nrequeue\necho "came back"; exit "$status"'
+    steps = (
+        f'source "{scripts}/functions.sh" || exit\nstatus=75 verdict=again\nrequeue\necho "came back"; exit "$status"'
+    )
     env = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
     return subprocess.run(["bash", "-c", steps], capture_output=True, text=True, env=env, check=False, timeout=BOUND_S)
 

@@ -146,6 +146,23 @@ def test_a_rank_that_the_job_has_not_is_nowhere(size: int, have: str) -> None:
             find.of_ranks(found, [2])
 
 
+def test_a_rank_of_a_job_without_a_round_is_not_on_another_host() -> None:
+    """Who looks for a log before the first round would go from host to host."""
+    with pytest.raises(NotFound, match="no round runs now, so no worker has rank 0; elasticctl status says"):
+        find.of_ranks([Agent("path", {**STATUS, "worldSize": 0})], [0])
+
+
+def test_ctrl_c_ends_what_follows_with_the_usual_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 is for an agent that refuses."""
+
+    def interrupted(*of: object, **fields: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(views, "streams", interrupted)
+    result = ctl("events", "-f")
+    assert (result.exit_code, result.output) == (130, "")
+
+
 @pytest.mark.parametrize(
     ("words", "method", "fields"),
     [

@@ -94,8 +94,14 @@ def test_two_watches_of_one_thing_are_told_apart() -> None:
         ),
         (DISK.replace("12 hours left", "110 % used"), "threshold = '110 % used': give '90 % used', '10 % free'"),
         (DISK.replace('"60 s"', '"often"'), "watch 1 (disk): every = 'often': give a time of at least 0.01 s and at"),
-        (DISK.replace('"60 s"', '"1000000 days"'), "every = '1000000 days': give a time of at least 0.01 s and at most 36"),
-        ("pause = '9e9 days'\n" + DISK, "w.toml: pause = '9e9 days': give a time of at least 0 s and at most 3650 days"),
+        (
+            DISK.replace('"60 s"', '"1000000 days"'),
+            "every = '1000000 days': give a time of at least 0.01 s and at most 36",
+        ),
+        (
+            "pause = '9e9 days'\n" + DISK,
+            "w.toml: pause = '9e9 days': give a time of at least 0 s and at most 3650 days",
+        ),
         ("[[watch]]\nwhat='quota'\nthreshold='9 % used'\ncommand=''", "command = '': give a command that prints a"),
         (DISK.replace('"60 s"', "60"), "watch 1 (disk): every = 60: give a text in quotes"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +119,36 @@ def test_a_job_that_two_users_have_is_asked_for_by_one_of_them(monkeypatch: pyte
     monkeypatch.setattr(find, "agents", lambda address="": (both, []))
     with pytest.raises(find.NotFound, match="users 7 and 61001 run a job 'job1' here"):
         find.of_job("", "")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"hello\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\nnull",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    ],
+)
+def test_another_programs_socket_is_no_agents(tmp_path: Path, answer: bytes) -> None:
+    """As who names it by mistake learns in a line."""
+    path = str(tmp_path / "other.sock")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+
+        def reply() -> None:
+            with listening.accept()[0] as asked:
+                asked.recv(1 << 16)
+                asked.sendall(answer)
+
+        other = threading.Thread(target=reply)
+        other.start()
+        try:
+            assert find.agents(path) == ([], [f"{path}: {call.NO_AGENT}"])
+        finally:
+            other.join()
