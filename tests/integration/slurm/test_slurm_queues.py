@@ -163,19 +163,36 @@ def test_a_bad_node_is_drained_and_the_next_start_has_another(cluster: SlurmClus
 
 
 def test_watches_look_again_and_again_without_cron(cluster: SlurmCluster, tmp_path: Path) -> None:
-    """Each look is a job that has queued the next one, on the same node."""
+    """Each look is a job that has queued the next one, on the same node, by the same name and with the same output."""
     table = tmp_path / "watches.toml"
     text = f'notify = ["exec:true"]\n[[watch]]\nwhat = "disk"\npath = "{tmp_path}"\nthreshold = "1 % free"\n'
     table.write_text(text)
     program = f"{sys.executable} -m elastic_agent.control.watcher"
     variables = {"ELASTIC_AGENT_WATCH": program, "ELASTIC_AGENT_WATCH_EVERY": "1second"}
-    options = ("--nodelist=n2", "--output=looks.log")
+    options = ("--nodelist=n2", "--output=looks-%j.log", "--job-name=looks")
     first = cluster.submit("watch.sbatch", str(table), "--verbose", options=options, **variables)
-    looks = cluster.home / f"slurm-{int(first) + 1}.out"
-    cluster.wait(lambda: looks.exists() and "under" in looks.read_text(), "the second look")
-    cluster.run("scancel", "--name=watch")
-    assert f"disk {tmp_path}: under" in (cluster.home / "looks.log").read_text()
+    looks = cluster.home / f"looks-{first}.log"
+    cluster.wait(lambda: looks.exists() and looks.read_text().count(f"disk {tmp_path}: under") > 1, "the second look")
+    cluster.run("scancel", "--name=looks")
     assert "NodeList=n2" in cluster.run("scontrol", "show", "job", str(int(first) + 1))
+
+
+def test_the_next_look_is_queued_as_this_one_was(tmp_path: Path) -> None:
+    """A site may take no job without an account: the first look would be the last."""
+    for name, line in (
+        ("scontrol", 'printf "   Command=/x/watch.sbatch w.toml\\n   StdOut=/x/a look.out\\n"'),
+        ("sbatch", 'printf "%s\\n" "$@" >asked'),
+        ("look", "exit 0"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ELASTIC_AGENT_WATCH": "look", "SLURM_JOB_ID": "7"}
+    env |= {"SLURMD_NODENAME": "n1", "SLURM_JOB_NAME": "watch", "SLURM_JOB_ACCOUNT": "physics", "SLURM_JOB_QOS": "low"}
+    subprocess.run(["bash", SCRIPTS / "watch.sbatch", "w.toml"], cwd=tmp_path, env=env, check=True, timeout=BOUND_S)
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "--begin=now+5minutes", "--nodelist=n1", "--job-name=watch", "--output=/x/a look.out",
+        "--account=physics", "--qos=low", "/x/watch.sbatch", "w.toml",
+    ]  # fmt: skip
 
 
 def ended(scripts: Path, tmp_path: Path, scontrol: str) -> subprocess.CompletedProcess[str]:
