@@ -87,8 +87,10 @@ def channel(url: str) -> Channel:
         usable = bool(where.hostname) and where.port != 0
     except ValueError:
         where, usable = urlsplit(""), False  # a port that is no number, a bracket that is not closed
-    if scheme not in ("smtp", "smtps", "http", "https", "slack") or not usable:
+    if scheme not in ("smtp", "smtps", "http", "https", "slack"):
         raise UsageError(f"notify: a URL that begins {scheme[:8]!r} is not supported; give one of {FORMS}")
+    if not usable:
+        raise UsageError(f"notify: a URL that begins {scheme!r} has no host, or no usable port; give one of {FORMS}")
     if scheme.startswith("smtp"):
         return _Mail(url)
     if where.username is not None:
@@ -135,6 +137,8 @@ class _Mail(_Filled):
         self._tls = bool(where.username) or "tls" in options
         if not options.get("to") or set(options) - {"to", "from", "tls"} or options.get("tls", "yes") != "yes":
             raise UsageError(f"notify: {self.name} needs ?to=ADDRESS[,ADDRESS], and takes &from=ADDRESS and &tls=yes")
+        if not all(map(str.isprintable, options.values())):
+            raise UsageError(f"notify: {self.name} has a line break or the like in an address; write it without")
 
     def send(self, message: Message) -> None:
         import smtplib

@@ -63,7 +63,7 @@ def parse_table(text: str, path: str, *, inside: bool = False) -> Table:
     root = os.path.dirname(os.path.abspath(path))
     table = Table(
         path,
-        top.text("job"),
+        top.line("job"),
         tuple(_watch(path, root, number, row, inside) for number, row in enumerate(rows, 1)),
         top.texts("notify"),
         _below(root, top.text("save_switch")),
@@ -120,6 +120,13 @@ class _Keys:
         if not isinstance(value, str) or (key in self._values and not value.strip()):
             raise self.wrong(key, "a text in quotes")
         return value
+
+    def line(self, key: str) -> str:
+        """A text that is shown on a console and in a subject."""
+        text = self.text(key)
+        if not text.isprintable():
+            raise self.wrong(key, "a text of one line, without control characters")
+        return text
 
     def texts(self, key: str) -> tuple[str, ...]:
         """One text or several."""
@@ -186,7 +193,7 @@ def _watch(path: str, root: str, number: int, row: Mapping[str, object], inside:
     watch = Watch(
         number,
         what,
-        keys.text("name") or f"{what} {row.get('path') or row.get('job') or row.get('process') or ''}".strip(),
+        keys.line("name") or f"{what} {row.get('path') or row.get('job') or row.get('process') or ''}".strip(),
         _threshold(keys, kind),
         every_s,
         Rule(keys.time("for", 0.0), keys.time("again", 0.0)),

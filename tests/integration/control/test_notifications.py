@@ -345,9 +345,10 @@ def test_the_secret_of_a_webhook_is_in_no_error(web: WebServer) -> None:
         (f"smtp://ops:{SECRET}@host/?to=a@b", "has a password in it; write {env:NAME} or {file:PATH} there"),
         (f"https://ops:{SECRET}@host/", "https://...@host has a login, which only mail can have"),
         (f"ftp://host/{SECRET}", "a URL that begins 'ftp' is not supported; give one of smtp://HOST/?to=ADDRESS"),
-        (f"https:///{SECRET}", "a URL that begins 'https' is not supported; give one of"),
-        (f"https://host:port/{SECRET}", "a URL that begins 'https' is not supported; give one of"),
+        (f"https:///{SECRET}", "a URL that begins 'https' has no host, or no usable port; give one of"),
+        (f"https://host:port/{SECRET}", "a URL that begins 'https' has no host, or no usable port; give one of"),
         ("smtp://host/", "smtp://host needs ?to=ADDRESS"),
+        ("smtp://host/?to=a%0Ab", "smtp://host has a line break or the like in an address"),
         ("exec:", "exec: has no command"),
     ],
 )
