@@ -30,6 +30,7 @@ def node_rules(node: str, name: str, workers: WorkerSpec, spec: RendezvousSpec) 
         endpoint=spec.endpoint,
         charge_local=workers.charge == "local",
         settle_s=spec.settle_s,
+        term_settle_s=workers.term_settle_s,
         leftovers=workers.leftovers,
         leftover_s=workers.leftover_s,
         control=workers.control,

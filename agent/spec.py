@@ -82,6 +82,8 @@ class WorkerSpec:
     all of its own workers, as torchrun counts."""
     grace_s: float = 30.0
     """Between the first stop signal and SIGKILL."""
+    term_settle_s: float | None = None
+    """How long workers may save first, where this agent gets SIGTERM; None: half of `grace_s`."""
     base_env: Mapping[str, str] = field(default_factory=dict)
     """Environment that the worker's variables are laid over."""
     virtual_local_rank: bool = False

@@ -23,8 +23,8 @@ from .transitions import Move
 def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) -> Move:
     verdict = Verdict(exit_status.SIGNALLED + event.signum, f"the agent was stopped by signal {event.signum}")
     if event.signum == transitions.SIGTERM and _settles(node, rules):
-        # As a scheduler sends it, which kills all some time later: half of the grace is for that.
-        return _settle(node, rules, now, verdict, min(rules.settle_s, rules.grace_s / 2))
+        limit_s = rules.grace_s / 2 if rules.term_settle_s is None else rules.term_settle_s
+        return _settle(node, rules, now, verdict, min(rules.settle_s, limit_s))
     return transitions.ask_leftovers(*leave(node, rules, now, verdict, event.signum), now, event.signum)
 
 

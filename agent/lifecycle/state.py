@@ -71,6 +71,9 @@ class Rules:
     settle_s: float = 0.0
     """Asked to leave, this node's workers, and those of the others, first reach a step boundary and save, for at most
     so long; 0: they are stopped at once."""
+    term_settle_s: float | None = None
+    """The same where SIGTERM asks it, as a scheduler sends it, which kills all some time later; if it is shorter. None:
+    half of `grace_s`."""
     leftovers: Leftovers = Leftovers.STOP
     leftover_s: float = LEFTOVER_S
     """How long processes that workers left behind may run on before they are stopped."""

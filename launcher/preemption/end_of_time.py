@@ -140,6 +140,12 @@ def grace_below(known_s: float) -> float:
     return max(LEAST_GRACE_S, min(DEFAULT_GRACE_S, (known_s - MARGIN_S) / 1.5))
 
 
+def settle_within(known_s: float, grace_s: float) -> float:
+    """How long workers with this grace may save first. Where the scheduler leaves more than both need, a save may take
+    it: what is not saved then is lost."""
+    return max(grace_s / 2, known_s - MARGIN_S - grace_s)
+
+
 def says_something(env: Mapping[str, str], base_env: Mapping[str, str]) -> bool:
     """Whether `fitted` may change anything: a scheduler, or the job's end, is known."""
     return bool(env.get(SLURM_JOB) or env.get(TERMINATION_GRACE) or base_env.get(DEADLINE))
@@ -174,7 +180,8 @@ def fitted(
     grace_s = workers.grace_s if known_s is None or grace_given else grace_below(known_s)
     if grace_s != workers.grace_s:
         tell(f"workers get {grace_s:g} s to stop: the scheduler kills all {known_s:g} s after SIGTERM", True)
-    return replace(workers, base_env=base_env, grace_s=grace_s)
+    settle_s = None if known_s is None else settle_within(known_s, grace_s)
+    return replace(workers, base_env=base_env, grace_s=grace_s, term_settle_s=settle_s)
 
 
 def _tell_end(left_s: float, tell: Callable[[str, bool], None]) -> None:

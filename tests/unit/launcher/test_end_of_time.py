@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,11 @@ from typing import Any
 import pytest
 
 from elastic_agent.agent.errors import UsageError
+from elastic_agent.agent.lifecycle import on_request
+from elastic_agent.agent.lifecycle.events import SignalReceived
+from elastic_agent.agent.lifecycle.state import Node, Phase, RoundTally
+from elastic_agent.agent.rules import node_rules
+from elastic_agent.agent.spec import RendezvousSpec
 from elastic_agent.control.commands import NoReading
 from elastic_agent.launcher.preemption import end_of_time
 from elastic_agent.launcher.preemption.end_of_time import DEADLINE, SLURM_END, SLURM_JOB, TERMINATION_GRACE
@@ -140,10 +146,25 @@ def fitted(env: dict[str, str], *, grace_given: bool = False) -> Any:
 
 @pytest.mark.parametrize("known_s", [8, 20, 30, 45, 120])
 def test_saving_and_stopping_fit_into_what_the_scheduler_leaves(known_s: int) -> None:
-    """Workers get half of the grace to save first, and the agent some seconds beyond."""
-    grace_s = fitted({TERMINATION_GRACE: str(known_s)}).grace_s
-    assert 1.5 * grace_s + end_of_time.MARGIN_S <= known_s
-    assert grace_s <= end_of_time.DEFAULT_GRACE_S
+    """Workers get half of the grace to save first, or all that is left, and the agent some seconds beyond."""
+    made = fitted({TERMINATION_GRACE: str(known_s)})
+    assert made.grace_s / 2 <= made.term_settle_s
+    assert made.term_settle_s + made.grace_s + end_of_time.MARGIN_S <= known_s
+    assert made.grace_s <= end_of_time.DEFAULT_GRACE_S
+
+
+@pytest.mark.parametrize(
+    ("env", "grace_given", "settle_s"),
+    [({TERMINATION_GRACE: "120"}, False, 85.0), ({TERMINATION_GRACE: "120"}, True, 85.0), ({}, False, 15.0)],
+)
+def test_a_save_at_sigterm_may_take_what_the_scheduler_leaves(
+    env: dict[str, str], grace_given: bool, settle_s: float
+) -> None:
+    """A pod with two minutes must not lose a training for a save of twenty seconds."""
+    rules = node_rules("a", "a", fitted(env, grace_given=grace_given), RendezvousSpec())
+    working = Node(Phase.WORKING, tally=RoundTally(round=1))
+    node, _ = on_request.on_signalled(working, SignalReceived(signal.SIGTERM), 100.0, rules)
+    assert node.leave_at == 100.0 + min(60.0, settle_s)
 
 
 def test_a_grace_that_the_user_chose_stays() -> None:
