@@ -180,7 +180,8 @@ class Service:
         try:
             self.directory = make()
         except NoPlace as error:
-            tell(f"elasticctl cannot reach this agent: {error}; the job runs on", True)
+            # Who has chosen the directory expects it to be used.
+            tell(f"elasticctl cannot reach this agent: {error}; the job runs on", not os.environ.get(VARIABLE))
 
     @property
     def path(self) -> str:

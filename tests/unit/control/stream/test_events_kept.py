@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from elastic_agent.control import control_socket
 from elastic_agent.control.control_socket import KEPT, VARIABLE, Service
 from elastic_agent.control.service.followers import EventFollower
 from elastic_agent.control.service.messages import EventsRequest
@@ -79,3 +80,19 @@ def test_what_cannot_be_recorded_costs_no_job(service: Service) -> None:
     assert said == ["an event was not recorded: ZeroDivisionError: 1; please report it"]
     assert service.number == 1
     service.close()
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_directory_for_the_socket_that_somebody_chose_is_not_left_out_in_silence(
+    chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have none, which nobody needs to be told."""
+    said: list[tuple[str, bool]] = []
+    monkeypatch.setattr(control_socket, "bases", lambda: [str(tmp_path / "not" / "there")])
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if chosen:
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "not" / "there"))
+    Service("job", lambda text, routine: said.append((text, routine)), lambda *_: pytest.fail("nobody connects"))
+    [(text, routine)] = said
+    assert text.startswith(f"elasticctl cannot reach this agent: {tmp_path}/not/there: No such file or directory; set")
+    assert routine is not chosen
