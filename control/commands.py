@@ -43,16 +43,16 @@ class Asker:
         self._stuck: subprocess.Popen[str] | None = None
         self._kept: subprocess.Popen[str] | None = None
         self._running: subprocess.Popen[str] | None = None
-        self._ended = False
+        self._ended = threading.Event()
 
     def run(self, argv: Sequence[str], limit_s: float, stdin: str = "", *, env: Mapping[str, str] | None = None) -> str:
         """What the command printed, with this environment or our own. Raises NoReading if it cannot be started, fails,
         or takes longer than `limit_s`."""
-        if self._ended:
+        if self._ended.is_set():
             raise NoReading(f"{os.path.basename(argv[0])} is not started: the watches have ended")
         process = self._start(argv, env)
         with self._keeping:
-            self._running, ended = process, self._ended
+            self._running, ended = process, self._ended.is_set()
         try:
             if ended:
                 _kill_group(process)
@@ -62,7 +62,7 @@ class Asker:
         finally:
             with self._keeping:
                 self._running = None
-        if self._ended and process.returncode == -signal.SIGKILL:
+        if self._ended.is_set() and process.returncode == -signal.SIGKILL:
             raise NoReading(f"{_name(process)} was killed: the watches have ended")
         return _printed(process, out, err)
 
@@ -91,7 +91,7 @@ class Asker:
 
     def end(self) -> None:
         """As `close`; from now on no command is started."""
-        self._ended = True
+        self._ended.set()
         self.close()
 
     def _ask_kept(self, argv: Sequence[str], limit_s: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...proto.frozen import replace
-from ...rendezvous.agreements import DOES, MAX_SAVES, Act, Answer, Request
+from ...rendezvous.agreements import DOES, MAX_SAVES, Act, Agreement, Answer, Request
 from ...rendezvous.records import NodeState, Round
 from . import transitions
 from .events import ActAsked, Acted, AskBound, BoundAwaited, BoundFound, DecideWorkers, Effect, ReleaseWorkers
