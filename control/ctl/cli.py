@@ -184,7 +184,7 @@ def stacks(chosen: Chosen, *, rank: tuple[str, ...], native: bool, in_json: bool
     for text in texts if not in_json else []:
         say(f"{text}\n")
     if not (groups or silent):
-        say(f"{PROGRAM}: no worker of the job runs on a host that answers", err=True)
+        say(f"{PROGRAM}: no such worker runs on a host that answers", err=True)
     _report(silent)
 
 

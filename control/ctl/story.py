@@ -143,7 +143,7 @@ def _happened(event: Event, rounds: dict[int, RoundStory]) -> None:
     round_ = rounds.setdefault(event["round"], RoundStory(event["round"]))
     if event["phase"] == "working" and round_.began_s is None:
         _begin(round_, event)
-    if event["phase"] in ("stopping", "ending", "finished") and round_.ended_s is None and round_.began_s is not None:
+    if event["phase"] in ("stopping", "ending") and round_.ended_s is None and round_.began_s is not None:
         round_.ended_s, round_.why = event["at_s"], round_.why or event["because"]
     if event.get("failure") and not round_.failure:
         round_.failure = event["failure"]

@@ -74,13 +74,13 @@ def merged(answers: Sequence[Message]) -> list[Message]:
 
 
 def ranks_of(agent: Agent) -> range:
-    """The ranks of this agent's workers in its round."""
+    """The ranks of this agent's workers in its round, of those that have exited, too: what they wrote is kept."""
     status = agent.status
     if "groupRank" not in status:
         return range(0)
-    own = (each for each in status["members"] if each["groupRank"] == status["groupRank"])
-    first = next((each.get("rankOffset", 0) for each in own), 0)
-    return range(first, first + len(status["workerPids"]))
+    own = next((each for each in status["members"] if each["groupRank"] == status["groupRank"]), {})
+    first = own.get("rankOffset", 0)
+    return range(first, first + own.get("nproc", len(status["workerPids"])))
 
 
 def having(found: Sequence[Agent], ranks: Sequence[int]) -> list[Agent]:

@@ -63,7 +63,7 @@ def parse_table(text: str, path: str, *, inside: bool = False) -> Table:
     root = os.path.dirname(os.path.abspath(path))
     table = Table(
         path,
-        top.line("job"),
+        top.text("job"),
         tuple(_watch(path, root, number, row, inside) for number, row in enumerate(rows, 1)),
         top.texts("notify"),
         _below(root, top.text("save_switch")),

@@ -146,6 +146,15 @@ def test_a_rank_that_the_job_has_not_is_nowhere(size: int, have: str) -> None:
             find.of_ranks(found, [2])
 
 
+def test_ranks_of_a_node_whose_workers_have_finished_are_still_its_own() -> None:
+    """Their output is kept; it was looked for on other hosts."""
+    finished = Agent("path", {**STATUS, "groupRank": 1, "workerPids": {}, "members": [
+        {"groupRank": 0, "nproc": 2}, {"groupRank": 1, "nproc": 2, "rankOffset": 2},
+    ]})  # fmt: skip
+    assert views.having([finished], [3]) == [finished]
+    assert views.having([finished], [1]) == []
+
+
 def test_a_rank_of_a_job_without_a_round_is_not_on_another_host() -> None:
     """Who looks for a log before the first round would go from host to host."""
     with pytest.raises(NotFound, match="no round runs now, so no worker has rank 0; elasticctl status says"):

@@ -48,6 +48,14 @@ def test_each_round_has_its_reason_its_end_and_its_cost() -> None:
     ]
 
 
+def test_a_round_runs_on_while_one_of_its_nodes_has_finished() -> None:
+    """That node waits for the others."""
+    finished = {"what": "event", "at_s": 130.0, "node": "node1", "phase": "finished", "round": 1, "members": MEMBERS,
+                "because": "all workers of this node exited 0"}  # fmt: skip
+    assert lines(story_of([*FILE[:2], finished]))[-1] == "  still running, or its end is not in these events"
+    assert "  ran 60 s, ended by failure: rank 3 on node1: boom" in lines(story_of([*FILE[:2], finished, *FILE[2:]]))
+
+
 STORY: list[dict[str, Any]] = [
     {"what": "alarm", "at_s": 130.0, "node": "node1", "id": "0b/7", "cause": "", "happened": "fired", "watch": "hang",
      "because": "rank 3 stands still", "members": []},

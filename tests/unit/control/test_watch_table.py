@@ -125,7 +125,6 @@ def test_two_watches_of_one_thing_are_told_apart() -> None:
             "give '90 C', '90 % used', '2 GB free', 'throttled', 'ecc', 'xid' or 'lost'",
         ),
         ("[[watch]]\nwhat='clock'\nthreshold='2 s'\nreference='here'", "reference = 'here': give 'ntp://HOST' or an"),
-        ('job = "a\\nb"\n' + DISK, "w.toml: job = 'a\\nb': give a text of one line, without control characters"),
         (DISK + '\nname = "a\\u001bb"', "name = 'a\\x1bb': give a text of one line"),
         ("watch = 3", "w.toml: no watches; begin each with a line [[watch]]"),
         ("", "w.toml: no watches"),
