@@ -78,7 +78,8 @@ def advise(
         told = f"{count(failures, 'failure')} in {duration(observed)}"
         told += "" if failures else ", counted as 1: the time between failures is at least that"
     if between_failures is None and every is None:
-        raise UsageError("advise: give --every, or --between-failures, or --failures with --observed")
+        why = f"{checkpoints} has no two checkpoints, whose interval would be measured; " if checkpoints else ""
+        raise UsageError(f"advise: {why}give --every, or --between-failures, or --failures with --observed")
     for line in lines_of(save, every, step, run, between_failures, restart, told):
         click.echo(line)
 
@@ -141,7 +142,8 @@ def exact(length_s: float) -> str:
 def of_checkpoints(path: str) -> tuple[float | None, float | None]:
     """(seconds between saves, seconds a step), medians over the last checkpoints of a directory; None if unknown."""
     found = _ask("checkpoints", path)
-    pairs = list(itertools.pairwise(found))
+    # Copies, and file systems that count whole seconds, have several of one time.
+    pairs = [(earlier, later) for earlier, later in itertools.pairwise(found) if later[0] > earlier[0]]
     gaps = [later[0] - earlier[0] for earlier, later in pairs]
     paces = [(later[0] - earlier[0]) / (later[2] - earlier[2]) for earlier, later in pairs if later[2] > earlier[2]]
     return (statistics.median(gaps) if gaps else None), (statistics.median(paces) if paces else None)

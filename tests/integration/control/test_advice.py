@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -67,3 +68,15 @@ def test_failures_of_each_start_that_shares_a_file_count(tmp_path: Path) -> None
     done = advise("--save", "1s", "--events", tmp_path / "events")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("a failure every 60 s (3 failures in 3 min)"), done.stdout
+
+
+def test_checkpoints_of_one_time_have_no_interval(tmp_path: Path) -> None:
+    """As copies have it, and files of a file system that counts whole seconds."""
+    for step in (100, 200, 300):
+        (tmp_path / f"step-{step}").write_bytes(b"weights")
+        os.utime(tmp_path / f"step-{step}", (1000, 1000))
+    done = advise("--checkpoints", tmp_path, "--save", "40s")
+    assert f"advise: {tmp_path} has no two checkpoints, whose interval would be measured; give --every" in done.stderr
+    os.utime(tmp_path / "step-300", (11_800, 11_800))
+    done = advise("--checkpoints", tmp_path, "--save", "40s")
+    assert done.stdout.startswith("now: a save of 40 s every 3 h (100 steps) costs 0.37 % of the time"), done.stdout
