@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 import sys
@@ -183,21 +182,6 @@ def test_a_command_gets_the_message_on_its_stdin(tmp_path: Path) -> None:
     (tmp_path / "tell.py").write_text(code)
     channel(f"exec:{sys.executable} {tmp_path / 'tell.py'}").send(MESSAGE)
     assert '"title": "[job1] disk full"' in (tmp_path / "said").read_text()
-
-
-def test_a_command_that_still_runs_at_the_end_is_killed(tmp_path: Path) -> None:
-    """With what it has started: nobody waits for it any more, and it would outlive the job."""
-    os.mkfifo(tmp_path / "alive")
-    code = (
-        f"import time; alive = open({str(tmp_path / 'alive')!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
-    )
-    (tmp_path / "tell.py").write_text(code)
-    told = notifier(f"exec:{sys.executable} {tmp_path / 'tell.py'}", SendPace(0, 0))
-    told.tell("a", "first")
-    with open(tmp_path / "alive") as alive:
-        assert alive.read(1) == "x"
-        assert told.close(0.1) == {f"exec:{sys.executable}": [("a", "first", 1)]}
-        assert alive.read() == "", "the end of the pipe: whoever had it is gone"
 
 
 def test_a_redirect_is_no_delivery(web: WebServer) -> None:

@@ -18,6 +18,8 @@ import pytest
 
 from elastic_agent.control.actions.perform import Actor
 from elastic_agent.control.actions.stacks import py_spy
+from elastic_agent.control.decisions.outbox import SendPace
+from elastic_agent.control.notify.channels import channel
 from elastic_agent.control.notify.notifier import Notifier
 from elastic_agent.control.table.parse import parse_table
 from elastic_agent.control.watcher import runner
@@ -195,19 +197,24 @@ def test_a_log_that_cannot_be_written_keeps_nothing_from_being_done(tmp_path: Pa
     assert (tmp_path / "kill-switch").exists()
 
 
+@pytest.fixture
+def lasting(tmp_path: Path) -> str:
+    """A command that has the pipe `alive` open for as long as it lives."""
+    os.mkfifo(tmp_path / "alive")
+    path = str(tmp_path / "alive")
+    (tmp_path / "tell.py").write_text(
+        f"import time; alive = open({path!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
+    )
+    return f"exec:{sys.executable} {tmp_path / 'tell.py'}"
+
+
 def test_a_command_of_an_alarm_that_still_runs_at_the_end_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lasting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would outlive the job that it was about."""
     monkeypatch.setattr(runner, "END_S", 0.1)
-    os.mkfifo(tmp_path / "alive")
-    code = (
-        f"import time; alive = open({str(tmp_path / 'alive')!r}, 'w'); alive.write('x'); alive.flush(); time.sleep(600)"
-    )
-    (tmp_path / "tell.py").write_text(code)
-    do = f'["exec:{sys.executable} {tmp_path / "tell.py"}"]'
-    read = parse_table(f'[[watch]]\nwhat = "memory"\nthreshold = "0 % used"\nevery = "1 min"\ndo = {do}\n', "w.toml")
-    said: list[str] = []
+    text = f'[[watch]]\nwhat = "memory"\nthreshold = "0 % used"\nevery = "1 min"\ndo = ["{lasting}"]\n'
+    read, said = parse_table(text, "w.toml"), list[str]()
     watching = runner.Runner(read, Actor(read, Notifier([], read.pace, "job1", "n1", said.append), "n1", said.append))
     stop = threading.Event()
     thread = threading.Thread(target=watching.run, args=(stop,))
@@ -222,6 +229,16 @@ def test_a_command_of_an_alarm_that_still_runs_at_the_end_is_killed(
         stop.set()
         watching.wake()
         thread.join(WAIT_S)
+
+
+def test_a_command_of_a_channel_that_still_runs_at_the_end_is_killed(tmp_path: Path, lasting: str) -> None:
+    """With what it has started: nobody waits for it any more."""
+    told = Notifier([channel(lasting)], SendPace(0, 0), "job1", "n1", lambda line: None)
+    told.tell("a", "first")
+    with open(tmp_path / "alive") as alive:
+        assert alive.read(1) == "x"
+        assert told.close(0.1) == {f"exec:{sys.executable}": [("a", "first", 1)]}
+        assert alive.read() == "", "the end of the pipe: whoever had it is gone"
 
 
 def test_a_dead_mount_delays_no_other_watch(tmp_path: Path, web: WebServer) -> None:
