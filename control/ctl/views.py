@@ -78,7 +78,7 @@ def ranks_of(agent: Agent) -> range:
     status = agent.status
     if "groupRank" not in status:
         return range(0)
-    own = next((each for each in status["members"] if each["groupRank"] == status["groupRank"]), {})
+    own: Message = next((each for each in status["members"] if each["groupRank"] == status["groupRank"]), {})
     first = own.get("rankOffset", 0)
     return range(first, first + own.get("nproc", len(status["workerPids"])))
 
