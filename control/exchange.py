@@ -66,8 +66,8 @@ class _Pipes:
 
     def move_until(self, exit_fd: int, deadline: float) -> tuple[str, str]:
         """What was printed until the process has ended, or has closed its output. Raises TimeoutExpired."""
-        ended = False
-        while not ended and any(fd in self._ready.get_map() for fd in (exit_fd, *self._read)):
+        ended, shows_end = False, self._read if exit_fd == NONE else (exit_fd,)
+        while not ended and any(fd in self._ready.get_map() for fd in shows_end):
             left_s = deadline - time.monotonic()
             found = [key.fd for key, _ in self._ready.select(max(0.0, left_s))]
             if left_s <= 0:

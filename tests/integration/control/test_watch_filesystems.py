@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from elastic_agent.control import commands
+from elastic_agent.control import commands, exchange
 from elastic_agent.control.commands import Asker, NoReading, TimedOut
 from elastic_agent.control.decisions.watches import Reading, ReadingResult
 from elastic_agent.control.readings.filesystems import parse_quota
@@ -330,8 +330,11 @@ def test_a_command_has_ended_when_its_own_process_has() -> None:
     wait_exit(pid, time.monotonic() + BOUND_S)
 
 
-def test_a_command_gets_all_of_its_input_and_need_not_read_it() -> None:
-    """However much that is."""
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_command_gets_all_of_its_input_and_need_not_read_it(shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much that is, also on a kernel that does not show that a process has ended."""
+    if not shown:
+        monkeypatch.setattr(exchange, "_exit_fd", lambda pid: exchange.NONE)
     argv = [sys.executable, "-c", "import sys; print(len(sys.stdin.read()))"]
     assert Asker().run(argv, BOUND_S, "é" * MB) == f"{MB}\n"
     assert Asker().run([sys.executable, "-c", "print('well')"], BOUND_S, "x" * MB) == "well\n"
