@@ -12,11 +12,18 @@ from collections.abc import Callable
 from string import Template
 from typing import Any
 
+NO_RESTART = 93
+"""As `elastic_agent.agent.exit_status` has it, which a worker cannot always import."""
+
+
+class NoResult(TypeError):
+    """What the function returned cannot be handed to the agent."""
+
 
 def main(folder: str) -> None:
     """Call the function of `folder`, and write its result there for the agent. A function that calls `sys.exit(0)` has
     returned None."""
-    function, args = _load(folder)
+    function, args, title = _load(folder)
     local_rank = os.environ["LOCAL_RANK"]
     # Now: the function may change its environment.
     path = os.path.join(folder, f"result_{os.environ['ELASTIC_AGENT_ROUND']}_{os.environ['RANK']}.pickle")
@@ -26,10 +33,15 @@ def main(folder: str) -> None:
         if exit_call.code:
             raise
         result = None
-    _write_result(path, getattr(function, "__qualname__", repr(function)), result)
+    try:
+        _write_result(path, title, result)
+    except NoResult as problem:
+        # Another start would only call the function once more, from its beginning, and come to the same end.
+        print(problem, file=sys.stderr)
+        raise SystemExit(NO_RESTART) from problem
 
 
-def _load(folder: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _load(folder: str) -> tuple[Callable[..., Any], tuple[Any, ...], str]:
     from multiprocessing import process, spawn
 
     with open(os.path.join(folder, "call.pickle"), "rb") as file:
@@ -39,10 +51,11 @@ def _load(folder: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     current: Any = process.current_process()
     current._inheriting = True
     # Sets sys.path and imports the launching program's main module, in which the function may be.
-    spawn.prepare(pickle.loads(preparation))  # noqa: S301 - written by this worker's agent in a private directory
+    known, title = pickle.loads(preparation)  # noqa: S301 - written by this worker's agent in a private directory
+    spawn.prepare(known)
     del current._inheriting
     function, args = pickle.loads(call)  # noqa: S301 - as above
-    return function, args
+    return function, args, title
 
 
 def _fill_in(arg: object, local_rank: str) -> object:
@@ -50,13 +63,16 @@ def _fill_in(arg: object, local_rank: str) -> object:
 
 
 def _write_result(path: str, title: str, result: object) -> None:
-    with open(path + ".part", "wb") as file:
-        try:
+    """Raises NoResult."""
+    try:
+        with open(path + ".part", "wb") as file:
             pickle.dump(result, file)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise TypeError(f"the result of {title} cannot be pickled for the agent: {problem}") from error
-    os.replace(path + ".part", path)
+        os.replace(path + ".part", path)
+    except OSError as error:
+        raise NoResult(f"the result of {title} cannot be written: {error}; free space, or set TMPDIR") from error
+    except Exception as error:  # pickling runs the user's own code
+        problem = f"{type(error).__name__}: {error}"
+        raise NoResult(f"the result of {title} cannot be pickled for the agent: {problem}; return plain values") from error
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ directory and arguments, and imports its main module under another name. Nothing
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...agent.errors import InternalError, UsageError
@@ -25,13 +26,13 @@ class FunctionCall:
     def __init__(self, function: Callable[..., Any], args: tuple[object, ...]) -> None:
         """Raises UsageError if the function or an argument cannot be pickled (a lambda, a function defined in another,
         one typed at a prompt), or the files cannot be written."""
-        self.title: str = getattr(function, "__qualname__", None) or repr(function)
+        self.title = title_of(function)
         known, typed = _preparation(self.title)
         parts = (
-            pickle.dumps(known),
+            pickle.dumps((known, self.title)),
             self._pickled_by_value(function, args) if typed else self._pickled(function, args),
         )
-        self.job = (self.title, *(shown(arg) for arg in args))
+        self.job = (self.title, *_bound(function), *(shown(arg) for arg in args))
         """What must be the same on all nodes of a job. It does not have the function's module, whose name depends on
         how the program was started."""
         self._folder = ""
@@ -101,6 +102,22 @@ class FunctionCall:
         """Remove the files. May be called again."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def title_of(function: Callable[..., Any]) -> str:
+    """How messages and other nodes call a function: the same in every process, which a `repr` with an address is not. Of
+    a `functools.partial` the function in it, of an object that can be called its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _bound(function: Callable[..., Any]) -> Iterator[str]:
+    """The arguments that a `functools.partial` has already, as `shown`."""
+    while isinstance(function, functools.partial):
+        yield from map(shown, function.args)
+        yield from (f"{name}={shown(value)}" for name, value in sorted(function.keywords.items()))
+        function = function.func
 
 
 def shown(arg: object) -> str:

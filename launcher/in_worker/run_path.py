@@ -1,7 +1,8 @@
 """Worker side of `--run-path`: `python -u -m elastic_agent.launcher.in_worker.run_path SCRIPT ARGS...`.
 
-Runs SCRIPT as `__main__` with `runpy.run_path`, as torch 2.13's `run_script_path` does. An exception is written to the
-file that TORCHELASTIC_ERROR_FILE names, in the format of torch's `@record`.
+Runs SCRIPT as `__main__` with `runpy.run_path`, as torch 2.13's `run_script_path` does. An exception, also the one
+that a SystemExit is raised from, is written to the file that TORCHELASTIC_ERROR_FILE names, in the format of torch's
+`@record`.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ def main() -> None:
     del sys.argv[0]
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
-    except Exception as error:
-        record(error, os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
+    except (Exception, SystemExit) as error:
+        cause = error if isinstance(error, Exception) else error.code and error.__cause__
+        if isinstance(cause, Exception):
+            record(cause, os.environ.get("TORCHELASTIC_ERROR_FILE", ""))
         raise
 
 
 def record(error: Exception, path: str) -> None:
-    """Write `error` to `path`, whole or not at all; does nothing if `path` is empty. Call it while handling `error`,
-    whose traceback is written too."""
+    """Write `error` to `path`, whole or not at all, with its traceback; does nothing if `path` is empty."""
     if not path:
         return
     import json
     import time
     import traceback
 
-    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}
+    extra = {"py_callstack": "".join(traceback.format_exception(error)), "timestamp": str(int(time.time()))}
     content = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
     try:
         with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -16,11 +18,13 @@ import pytest
 from elastic_agent import (
     LaunchConfig,
     NodeAgent,
+    RestartForbidden,
     UsageError,
     WorkersFailed,
     launch,
 )
 from elastic_agent.launcher.cli import main
+from elastic_agent.launcher.in_worker.functions import FunctionCall
 from support.rigs.embedded import ONE, TWO, failure_of, run_program
 from support.workers import calls
 
@@ -28,6 +32,26 @@ from support.workers import calls
 def test_a_function_returns_its_results_by_rank() -> None:
     """Each worker calls the function with the given arguments, and the caller gets its result by rank."""
     assert launch(TWO, calls.identity, "a", 7) == {0: (0, 2, ("a", 7)), 1: (1, 2, ("a", 7))}
+
+
+@pytest.mark.parametrize("function", [functools.partial(calls.identity, "a"), calls.Identity("a")])
+def test_what_can_be_called_has_the_same_name_on_all_nodes(function: Any) -> None:
+    """A partial and an object are no functions with names of their own, and their `repr` has an address: with that in
+    the job's command, two nodes of the same program would be of two jobs."""
+    copies = [FunctionCall(pickle.loads(pickle.dumps(function)), (7,)) for _ in range(2)]  # noqa: S301 - our own
+    for copy in copies:
+        copy.close()
+    assert [copy.job for copy in copies] == [copies[0].job] * 2
+    assert "0x" not in repr(copies[0].job)
+    assert launch(ONE, function, 7) == {0: (0, 1, ("a", 7))}
+
+
+def test_arguments_of_a_partial_are_part_of_the_jobs_command() -> None:
+    """As those beside the function: nodes with different ones are not of one job."""
+    made = [FunctionCall(functools.partial(calls.identity, lr=rate), ()) for rate in (1, 2)]
+    for call in made:
+        call.close()
+    assert [call.job for call in made] == [("identity", "lr=1"), ("identity", "lr=2")]
 
 
 def test_local_rank_in_an_argument_is_replaced() -> None:
@@ -178,10 +202,14 @@ def test_what_cannot_be_pickled_is_a_usage_error_that_leaves_nothing(
     assert os.listdir(tempfile.gettempdir()) == []
 
 
-def test_a_result_that_cannot_be_pickled_fails_its_worker_and_says_why() -> None:
-    """The failure names the function and what is wrong with what it returned."""
-    error = failure_of(ONE, calls.return_unpicklable)
+def test_a_result_that_cannot_be_pickled_ends_the_job_at_once_and_says_why() -> None:
+    """The failure names the function and what is wrong with what it returned. No restart: that would call the function
+    again from its beginning, hours of training perhaps, to come to the same end."""
+    error = failure_of(LaunchConfig(max_restarts=3), calls.return_unpicklable)
+    assert isinstance(error, RestartForbidden)
     assert "the result of return_unpicklable cannot be pickled for the agent" in str(error)
+    assert "return plain values" in str(error)
+    assert error.traceback.endswith(f"{error.cause.message}\n")
 
 
 def test_a_result_that_cannot_be_unpickled_is_a_usage_error() -> None:

@@ -12,6 +12,16 @@ def identity(*args: object) -> tuple[int, int, tuple[object, ...]]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), args
 
 
+class Identity:
+    """An object that can be called as `identity`, and has its first argument."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+
+    def __call__(self, *args: object) -> tuple[int, int, tuple[object, ...]]:
+        return identity(self.first, *args)
+
+
 def environment() -> dict[str, str]:
     return dict(os.environ)
 
