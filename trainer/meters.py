@@ -28,10 +28,12 @@ class Meters:
         """Of this pass, over all its restarts."""
 
     def add(self, metrics: dict[str, Any], samples: float, method: str) -> None:
-        """A batch's values, means over so many samples; 0 samples add nothing. Raises WrongReturn where a value is no
-        number."""
+        """A batch's values, means over so many samples; 0 samples add nothing. Names that are no texts become some.
+        Raises WrongReturn where a value is no number."""
         self.samples += samples
         for name, value in metrics.items():
+            if type(name) is not str:
+                name = str(name)  # noqa: PLW2901 - as JSON has it, between restarts and on the way to the program
             if type(value) is not float:
                 value = _number(value, name, method)
             kept = self.sums.setdefault(name, [0.0, 0.0])

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any
 
 from ..agent.errors import UsageError
+from .errors import WrongReturn
 
 
 def check(value: Any, where: str) -> None:
@@ -117,7 +118,7 @@ def without_numpy(value: Any) -> Any:
     code."""
     if type(value) is dict:
         return {without_numpy(key): without_numpy(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple, set, frozenset):
         return type(value)(without_numpy(item) for item in value)
     if isinstance(value, tuple):
         return tuple(without_numpy(item) for item in value)  # of names, whose class nobody reads
@@ -142,6 +143,21 @@ def to_bytes(value: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
+
+
+def loadable(state: dict[Any, Any]) -> bytes:
+    """As `to_bytes`. Raises WrongReturn for what no worker could load, which would end with it."""
+    import torch
+
+    from ..worker.checkpoints.files import why_unreadable
+    from ..worker.checkpoints.pieces import has_memory, rebuild
+
+    def emptied(path: object, held: torch.Tensor) -> torch.Tensor:
+        return torch.empty(0) if has_memory(held) else held
+
+    if why := why_unreadable(rebuild(state, emptied)):
+        raise WrongReturn(f"the state cannot be loaded: {why}; keep plain values and tensors in it")
+    return to_bytes(state)
 
 
 def from_bytes(data: bytes) -> Any:

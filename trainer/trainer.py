@@ -236,10 +236,11 @@ class TorchTrainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `state_dict`, of a trainer with any number of workers. Raises WrongReturn where it is
-        of other models or optimizers; on one node without checkpoint_dir the workers stay as they are."""
+        of other models or optimizers, or holds more than plain data and tensors; on one node without checkpoint_dir the
+        workers stay as they are."""
         self._check_open()
         options.checked_mapping("the state", state, named=False)
-        agreed_files.take(self._call(LOAD, {}, self._parcels.keep(plain.to_bytes(dict(state)))))
+        agreed_files.take(self._call(LOAD, {}, self._parcels.keep(plain.loadable(dict(state)))))
 
     def save(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         """Write the state to a file on this node, whole or not at all; plain torch.load reads it too. Returns the path.
@@ -390,7 +391,13 @@ class TorchTrainer:
         return call_server.read(name)
 
     def _check_open(self) -> tuple[CallServer, Job]:
-        if self._closed or self._call_server is None or self._job is None:
+        closed = self._closed or self._call_server is None or self._job is None
+        if closed or not self._folder.ours:
             caller = next(each.function for each in inspect.stack() if not each.function.startswith("_"))
-            raise UsageError(f"{caller}() after shutdown(): the trainer has no workers any more; make another one")
+            if closed:
+                raise UsageError(f"{caller}() after shutdown(): the trainer has no workers any more; make another one")
+            raise UsageError(
+                f"{caller}() in a process that was forked from the trainer's, to which the workers belong: call it "
+                "there, or make another trainer in this process"
+            )
         return self._call_server, self._job

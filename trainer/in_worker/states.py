@@ -17,6 +17,7 @@ except ImportError:  # torch 2.4
 
 from ..errors import WrongReturn
 from ..operator import TrainingOperator
+from ..plain import without_numpy
 
 
 class OwnState:
@@ -57,7 +58,8 @@ def states_of(operator: TrainingOperator) -> dict[str, Any]:
 
 
 def whole(operator: TrainingOperator) -> dict[str, Any]:
-    """The state of everything, on the CPU, with sharded tensors put together. Collective where some are."""
+    """The state of everything, on the CPU, with sharded tensors put together, and numpy's numbers as those of Python, as
+    checkpoints have them. Collective where some are sharded."""
     return {name: _mapped(thing.state_dict(), _gathered) for name, thing in states_of(operator).items()}
 
 
@@ -117,10 +119,10 @@ def _mapped(value: Any, act: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return act(value)
     if isinstance(value, dict):
-        return {key: _mapped(item, act) for key, item in value.items()}
+        return {without_numpy(key): _mapped(item, act) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(_mapped(item, act) for item in value)
-    return value
+    return without_numpy(value)
 
 
 def _placed(value: Any, layout: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -138,17 +139,21 @@ def test_a_connection_that_a_creator_finds_broken_is_its_own_error(tmp_path: Pat
 
 
 def test_a_child_process_that_was_forked_ends_without_the_trainer() -> None:
-    """By an exit behind the trainer's block, too: its files and workers stay."""
+    """By an exit behind the trainer's block, too: its files and workers stay. A call that it makes is refused: it would
+    reach the workers, whose answer goes to the trainer's own process, and wait for ever."""
     done = subprocess.run(
         [sys.executable, "-c", FORKING], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
         env={**os.environ, "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout) == [0, True, 250]
+    told, found = done.stdout.splitlines()
+    assert told.startswith("train() in a process that was forked from the trainer's")
+    assert json.loads(found) == [0, True, 2]
 
 
 FORKING = """
 import json, os, sys
+from elastic_agent import UsageError
 from elastic_agent.trainer import BATCH_SIZE, TorchTrainer
 from support.trainers import training
 
@@ -156,9 +161,13 @@ with TorchTrainer(**training.CREATORS, num_workers=1, config={BATCH_SIZE: 25}) a
     trainer.train()
     folder = os.path.dirname(trainer.before_pass)
     if not (child := os.fork()):
+        try:
+            trainer.train()
+        except UsageError as error:
+            print(error, flush=True)
         sys.exit(0)
     _, status = os.waitpid(child, 0)
-    print(json.dumps([status, os.path.exists(folder), trainer.train()["num_samples"]]))
+    print(json.dumps([status, os.path.exists(folder), trainer.train()["epoch"]]))
 """
 
 
@@ -188,6 +197,33 @@ def by_plateau(optimizer: Any, config: dict[str, Any]) -> Any:
 
 def a_stream(config: dict[str, Any]) -> DataLoader[Any]:
     return DataLoader(Endless(), batch_size=8)
+
+
+class Scoring(training.Pair):
+    """Keeps its best score as numpy computes it, and names what it returns by numbers."""
+
+    best = np.float64(0.0)
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[Any, Any]:
+        self.best = np.maximum(self.best, np.float64(batch_info["batch_idx"]))
+        return dict(enumerate(super().train_batch(batch, batch_info).values()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "seen": {np.int64(7)}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best = np.float64(state["best"])
+
+
+def test_numbers_of_numpy_in_a_state_are_saved_and_loaded(tmp_path: Path) -> None:
+    """Checkpoints took them, and `save` at the end of the training did not. So are names that are numbers."""
+    settings: dict[str, Any] = {"training_operator_cls": Scoring, "num_workers": 1, "use_gpu": False}
+    with TorchTrainer(**settings, config={BATCH_SIZE: 25}) as trainer:
+        assert {"0", "1", "last_0"} <= trainer.train().keys()
+        state = trainer.state_dict()["operator"]["own"]
+        assert (state, type(state["best"])) == ({"best": 9.0, "seen": {7}}, float)
+        trainer.load(trainer.save(tmp_path / "state.pt"))
+        assert trainer.train()["epoch"] == 2
 
 
 def test_what_the_trainer_cannot_do_is_refused_at_once_with_what_to_do() -> None:
@@ -230,4 +266,6 @@ def test_what_a_function_may_not_give_is_named_and_the_training_goes_on() -> Non
         other["model0"] = {name: tensor.repeat(2) for name, tensor in other["model0"].items() if tensor.ndim == 1}
         with pytest.raises(WrongReturn, match=r"the state has \S+ of model0 with the shape \(\d+,\), and the trainer"):
             trainer.load_state_dict(other)
+        with pytest.raises(WrongReturn, match="the state cannot be loaded: it holds pathlib"):
+            trainer.load_state_dict({**trainer.state_dict(), "operator": {"own": {"where": Path("here")}}})
         assert trainer.train()["epoch"] == 1
