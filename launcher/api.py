@@ -67,22 +67,22 @@ class NodeAgent(ControlMethods):
         that can be pickled, called as `entrypoint(*args)` in each worker; `${local_rank}` in an argument is replaced.
 
         `on_event` is called with each event on the agent's thread, so it must be quick; what it raises is logged and
-        does not affect the job. `tell` is called with each sentence for people and whether it is routine; without it
-        they go to the logger "elastic_agent". `store`: a session of the caller's own (such as `MemoryStore().host()`)
+        does not affect the job. `tell` is called with each sentence for people and whether it is routine, and what it
+        raises is logged too; without it they go to the logger "elastic_agent". `store`: a session of the caller's own (such as `MemoryStore().host()`)
         in place of the store that `config` names. `name`: what other nodes call this one. Raises UsageError,
         KillSwitch."""
         self.report: Report | None = None
         """How it ended, in full; None while it has not."""
         self._unused = threading.Lock()
         self._call: FunctionCall | None = None
-        self._tell = tell = tell or _log
+        self._tell = tell = _guarded("tell", tell) if tell else _log
         _check_config(config)
         self._config = config = in_kind(config)
         watched: Watched | None = None
         try:
             argv, title, job = self._command(entrypoint, args)
             made = plan(_with_store(config, store), argv, title, os.environ, job)
-            guarded = _guarded(on_event) if on_event else None
+            guarded = _guarded("on_event", on_event) if on_event else None
             made = fitted(config, made, tell)
             self._complete = complete(config, made)
             self._torch_events = torch_events(config, made, title)
@@ -203,14 +203,14 @@ def _check_config(config: object) -> None:
         raise UsageError(f"config is a {type(config).__name__}; give a LaunchConfig of elastic_agent{hint}")
 
 
-def _guarded(on_event: Callable[[AgentEvent], None]) -> Callable[[AgentEvent], None]:
-    def call(event: AgentEvent) -> None:
+def _guarded(name: str, callback: Callable[..., None]) -> Callable[..., None]:
+    def call(first: object, *rest: object) -> None:
         try:
-            on_event(event)
+            callback(first, *rest)
         except Exception:  # a callback that only watches must not end the job; the log has its traceback
             import logging
 
-            logging.getLogger("elastic_agent").exception("on_event failed for %r", event)
+            logging.getLogger("elastic_agent").exception("%s failed for %r", name, first)
 
     return call
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,13 +82,15 @@ class ControlMethods:
 
         return save(self._service, SaveRequest(reason, label), WHO)
 
-    def set_watch(self, names: str = "", *, table: str = "") -> Done:
-        """Watch this from now on, in place of what `--watch` asked for: usual watches by their names, or the text of a
-        table; nothing where both are empty. `text` of the answer says what is watched. Raises UsageError."""
+    def set_watch(self, names: str | Iterable[str] = "", *, table: str = "") -> Done:
+        """Watch this from now on, in place of what `--watch` asked for: usual watches by their names (several: with
+        commas, or as a list), or the text of a table; nothing where both are empty. `text` of the answer says what is
+        watched. Raises UsageError."""
         from ..control.service.messages import SetWatchRequest
         from ..control.service.methods import set_watch
 
-        return set_watch(self._service, SetWatchRequest(names, table), WHO)
+        text = names if isinstance(names, str) else ",".join(map(str, names))
+        return set_watch(self._service, SetWatchRequest(text, table), WHO)
 
     def drain(self, reason: str = "drained by its scheduler") -> Done:
         """Ask this node to leave the job: it announces its departure to the other nodes and stops its workers within

@@ -157,7 +157,7 @@ def drain(service: Service, request: DrainRequest, who: str) -> Done:
 def leave(agent: Agent, reason: str) -> Done:
     """As `drain`, and also of an agent that has not started yet, or is ending."""
     agent.leave(reason)
-    return Done(f"{agent.name} was asked to leave the job; it ends with {exit_status.PREEMPTED}")
+    return _unless_ended(agent, f"{agent.name} was asked to leave the job; it ends with {exit_status.PREEMPTED}")
 
 
 def stop(service: Service, request: StopRequest, who: str) -> Done:
@@ -174,7 +174,12 @@ def stop(service: Service, request: StopRequest, who: str) -> Done:
 def stop_node(agent: Agent) -> Done:
     """As by SIGTERM, and also of an agent that has not started yet, or is ending."""
     agent.stop()
-    return Done(f"{agent.name} was asked to stop, as by SIGTERM; it ends with {STOPPED}")
+    return _unless_ended(agent, f"{agent.name} was asked to stop, as by SIGTERM; it ends with {STOPPED}")
+
+
+def _unless_ended(agent: Agent, text: str) -> Done:
+    node = agent.known().node
+    return Done(f"{agent.name} has ended already: {node.because}" if node.phase is Phase.ENDED else text)
 
 
 def restart_round(service: Service, request: RestartRoundRequest, who: str) -> Done:

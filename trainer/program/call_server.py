@@ -7,6 +7,7 @@ were answered already but had not reached a checkpoint: they are done again, and
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from ..errors import Diverged, WrongReturn
 from ..frames import Closed, Inbox, Place, packed, send
 from ..meters import merged
 from ..names import SOCKET, WRONG
+
+log = logging.getLogger("elastic_agent")
 
 
 class Call(NamedTuple):
@@ -257,8 +260,8 @@ class CallServer:
                         self._answer(message, body)
                     elif "failed" in message:
                         self.failures.append(message["failed"])
-                    elif "progress" in message and self.on_progress is not None:
-                        self.on_progress(message["progress"])
+                    elif "progress" in message:
+                        self._show(message["progress"])
             except (OSError, Closed):
                 pass  # the worker has ended; the agent says how
             finally:
@@ -266,6 +269,15 @@ class CallServer:
                     self._connections.discard(connection)
                     self._asking.pop(connection, None)
                     self._changed.notify_all()
+
+    def _show(self, progress: dict[str, Any]) -> None:
+        """A bar that cannot be drawn, on a terminal that is gone perhaps, is no reason to hang up on a worker."""
+        try:
+            if self.on_progress is not None:
+                self.on_progress(progress)
+        except Exception as error:  # noqa: BLE001 - of whatever draws it
+            self.on_progress = None
+            log.warning("no progress is shown any more: %s: %s", type(error).__name__, error)
 
     def _known(self, hello: dict[str, Any]) -> list[Any]:
         """A worker has connected. Returns the calls of this program that are later than the worker's state."""

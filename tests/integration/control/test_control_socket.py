@@ -292,13 +292,13 @@ def test_the_library_has_the_same_methods(tmp_path: Path) -> None:
         assert sorted(rank for group in agent.stacks().groups for rank in group.ranks) == [0, 1]
         assert {part.rank for part in agent.logs([0])} <= {0}
         assert (agent.goodput().workers, agent.goodput().measured) == (2, False)
-        assert agent.set_watch("memory").text.startswith("watched from now on: memory")
+        assert agent.set_watch(["memory"]).text.startswith("watched from now on: memory")
         assert agent.set_watch() == messages.Done("nothing is watched from now on")
         assert "with the label 'mine'" in agent.save("because", label="mine").text
         assert "are started again then" in agent.restart_round("because").text
         assert "every agent ends with 83" in agent.stop("the budget is spent", job=True).text
         assert node.wait() == 83
-        assert "ends with 75" in agent.drain("too late").text
+        assert "one has ended already: the job was ended on request" in agent.drain("too late").text
         with pytest.raises(UsageError, match="is ending"):
             agent.stop(requeue=True)
         assert [each.what for each in events][-1] == "concluded"

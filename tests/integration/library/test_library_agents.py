@@ -184,6 +184,26 @@ def test_a_callback_that_raises_does_not_affect_the_job(caplog: pytest.LogCaptur
     assert "a mistake of the scheduler" in caplog.text
 
 
+def test_who_is_told_sentences_may_raise_too(caplog: pytest.LogCaptureFixture) -> None:
+    """As where they go to a connection that is gone. It ended the job."""
+
+    def tell(text: str, routine: bool) -> None:
+        raise OSError(f"nobody reads {text}")
+
+    agent = NodeAgent(LaunchConfig(max_restarts=1), calls.fail_once, tell=tell)
+    with caplog.at_level(logging.ERROR, logger="elastic_agent"):
+        assert agent.run() == {0: ("1", "2")}
+    assert "OSError: nobody reads worker failed: rank 0" in caplog.text
+
+
+def test_an_agent_that_has_ended_is_asked_for_nothing() -> None:
+    """The answers said that it would end otherwise than it had."""
+    agent = NodeAgent(ONE, calls.identity, name="n")
+    agent.run()
+    assert agent.drain().text.startswith("n has ended already: this node's workers all finished")
+    assert agent.stop().text == agent.drain().text
+
+
 def test_status_can_be_read_before_the_run_during_it_and_after(embedded: Embedded, desk: Desk) -> None:
     """It is a snapshot, from any thread, and changes nothing."""
     agent = NodeAgent(at_desk(desk, nproc_per_node=2, max_restarts=1), WORKER, name="n")

@@ -84,6 +84,24 @@ def test_a_worker_whose_round_is_over_is_hung_up_on(server: CallServer, connect:
     assert successor.got() == "train"
 
 
+def test_a_progress_that_cannot_be_shown_costs_no_worker(
+    server: CallServer, connect: Callable[..., Channel], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection was closed, as if it had ended, so that it did: where a terminal was gone, in each start anew."""
+
+    def draw(progress: dict[str, Any]) -> None:
+        raise ValueError("I/O operation on closed file")
+
+    server.on_progress = draw
+    channel = connect(0)
+    for batch in range(2):
+        channel.progress({"batch": batch}, always=True)
+    worker = Waiting(channel, 1)
+    server.make("train", {}, "one")
+    assert worker.got() == "train"
+    assert caplog.text.count("no progress is shown any more: ValueError: I/O operation on closed file") == 1
+
+
 def part_of(value: float, samples: float) -> bytes:
     """What a worker tells of a pass."""
     meters = {"sums": {"loss": [value * samples, samples]}, "last": {}, "samples": samples, "batches": 3}
