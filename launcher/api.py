@@ -66,11 +66,11 @@ class NodeAgent(ControlMethods):
         """`entrypoint`: path of a Python script, run as `python -u SCRIPT ARGS`, a `Module`, a `Program`, or a function
         that can be pickled, called as `entrypoint(*args)` in each worker; `${local_rank}` in an argument is replaced.
 
-        `on_event` is called with each event on the agent's thread, so it must be quick; what it raises is logged and
-        does not affect the job. `tell` is called with each sentence for people and whether it is routine, and what it
-        raises is logged too; without it they go to the logger "elastic_agent". `store`: a session of the caller's own (such as `MemoryStore().host()`)
-        in place of the store that `config` names. `name`: what other nodes call this one. Raises UsageError,
-        KillSwitch."""
+        `on_event` is called with each event on the agent's thread, so it must be quick. `tell` is called with each
+        sentence for people and whether it is routine; without it they go to the logger "elastic_agent". What either
+        raises is logged and does not affect the job. `store`: a session of the caller's own (such as
+        `MemoryStore().host()`) in place of the store that `config` names. `name`: what other nodes call this one.
+        Raises UsageError, KillSwitch."""
         self.report: Report | None = None
         """How it ended, in full; None while it has not."""
         self._unused = threading.Lock()

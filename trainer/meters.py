@@ -33,7 +33,7 @@ class Meters:
         self.samples += samples
         for name, value in metrics.items():
             if type(name) is not str:
-                name = str(name)  # noqa: PLW2901 - as JSON has it, between restarts and on the way to the program
+                name = str(name)
             if type(value) is not float:
                 value = _number(value, name, method)
             kept = self.sums.setdefault(name, [0.0, 0.0])

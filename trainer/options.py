@@ -33,8 +33,16 @@ _OTHERWISE = {
     "min_nodes": "nnodes",
     "max_nodes": "nnodes",
     "rdzv_endpoint": "rdzv_endpoint",
+    "max_restarts": "max_retries",
 }
 """Fields of LaunchConfig that arguments of the trainer say, and that may not say something else."""
+_CALLED_WITH: dict[str, tuple[str, ...]] = {
+    "model_creator": ("config",),
+    "data_creator": ("config",),
+    "optimizer_creator": ("the models", "config"),
+    "scheduler_creator": ("the optimizers", "config"),
+    "initialization_hook": (),
+}
 _LAUNCH = tuple(name for name in LaunchConfig.__annotations__ if name not in _OTHERWISE)
 PRELOADED = ("torch", "torch.distributed", "elastic_agent.trainer.in_worker.preload_imports")
 """What workers are forked with, unless `initialization_hook` is to run before torch is imported."""
@@ -59,10 +67,13 @@ def checked_config(config: Mapping[str, Any] | None, num_workers: int) -> dict[s
 
 
 def checked_creators(creators: dict[str, Any], operator_cls: Any, hook: Any) -> None:
-    """Raises UsageError where one is no function, or where there are not enough of them."""
+    """Raises UsageError where one is no function, or takes other arguments than it is given, or where there are not
+    enough of them."""
     for name, given in (*creators.items(), ("initialization_hook", hook)):
         if given is not None and not callable(given):
             raise UsageError(f"{name} is a {type(given).__name__}, and must be a function")
+        if given is not None and name in _CALLED_WITH:
+            _check_call(name, given, *_CALLED_WITH[name])
     if not (isinstance(operator_cls, type) and issubclass(operator_cls, TrainingOperator)):
         raise UsageError(f"training_operator_cls is {operator_cls!r}, and must be a subclass of TrainingOperator")
     if creators["model_creator"] is None and operator_cls.setup is TrainingOperator.setup:
@@ -130,6 +141,8 @@ def checked_launch(fields: Any) -> dict[str, Any]:
             raise UsageError(f"launch has {name!r}, which is no field of LaunchConfig{suggest(str(name), _LAUNCH)}")
         if name in _OTHERWISE:
             raise UsageError(f"launch has {name!r}, which {_OTHERWISE[name]} of the trainer sets; give that")
+        if name == "virtual_local_rank" and made[name]:
+            raise UsageError(f"launch has {name!r}, and workers of a trainer need their own; leave it out")
     return {name: value for name, value in made.items() if not (name == "env" and value is None)}
 
 
@@ -195,14 +208,20 @@ def checked_function(function: Any, takes: str) -> None:
     cannot be: in the workers that would end them."""
     if not callable(function):
         raise UsageError(f"the function is a {type(function).__name__}, and must be one that takes {takes}")
+    _check_call("the function", function, *(() if takes == NOTHING else (takes,)))
+
+
+def _check_call(what: str, function: Any, *given: str) -> None:
+    """given: what it is called with, in words. Raises UsageError where it cannot be."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # of C; it says itself what it takes
     try:
-        signature.bind(*(() if takes == NOTHING else (None,)))
+        signature.bind(*given)
     except TypeError as error:
-        raise UsageError(f"the function is called with {takes}: {error}; change it, or wrap it") from None
+        named = " and ".join(given) or NOTHING
+        raise UsageError(f"{what} is called with {named}: {error}; change it, or wrap it") from None
 
 
 @dataclass

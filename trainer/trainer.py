@@ -236,8 +236,7 @@ class TorchTrainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `state_dict`, of a trainer with any number of workers. Raises WrongReturn where it is
-        of other models or optimizers, or holds more than plain data and tensors; on one node without checkpoint_dir the
-        workers stay as they are."""
+        of other models, or no plain data and tensors; on one node without checkpoint_dir the workers stay."""
         self._check_open()
         options.checked_mapping("the state", state, named=False)
         agreed_files.take(self._call(LOAD, {}, self._parcels.keep(plain.loadable(dict(state)))))
@@ -391,13 +390,10 @@ class TorchTrainer:
         return call_server.read(name)
 
     def _check_open(self) -> tuple[CallServer, Job]:
-        closed = self._closed or self._call_server is None or self._job is None
-        if closed or not self._folder.ours:
-            caller = next(each.function for each in inspect.stack() if not each.function.startswith("_"))
-            if closed:
-                raise UsageError(f"{caller}() after shutdown(): the trainer has no workers any more; make another one")
-            raise UsageError(
-                f"{caller}() in a process that was forked from the trainer's, to which the workers belong: call it "
-                "there, or make another trainer in this process"
-            )
-        return self._call_server, self._job
+        call_server, job = self._call_server, self._job
+        if not self._closed and call_server is not None and job is not None and self._folder.ours:
+            return call_server, job
+        caller = next(each.function for each in inspect.stack() if not each.function.startswith("_"))
+        over = "after shutdown(): the trainer has no workers any more; make another one"
+        forked = "in a process that was forked from the trainer's, which has the workers; make another trainer here"
+        raise UsageError(f"{caller}() {over if self._folder.ours else forked}")

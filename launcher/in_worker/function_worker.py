@@ -71,8 +71,8 @@ def _write_result(path: str, title: str, result: object) -> None:
     except OSError as error:
         raise NoResult(f"the result of {title} cannot be written: {error}; free space, or set TMPDIR") from error
     except Exception as error:  # pickling runs the user's own code
-        problem = f"{type(error).__name__}: {error}"
-        raise NoResult(f"the result of {title} cannot be pickled for the agent: {problem}; return plain values") from error
+        problem = f"cannot be pickled for the agent: {type(error).__name__}: {error}"
+        raise NoResult(f"the result of {title} {problem}; return plain values") from error
 
 
 if __name__ == "__main__":

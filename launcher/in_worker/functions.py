@@ -105,8 +105,8 @@ class FunctionCall:
 
 
 def title_of(function: Callable[..., Any]) -> str:
-    """How messages and other nodes call a function: the same in every process, which a `repr` with an address is not. Of
-    a `functools.partial` the function in it, of an object that can be called its class."""
+    """How messages and other nodes call a function: the same in every process, as a `repr` with an address is not. Of a
+    `functools.partial` the function in it, of an object that can be called its class."""
     while isinstance(function, functools.partial):
         function = function.func
     return str(getattr(function, "__qualname__", type(function).__qualname__))

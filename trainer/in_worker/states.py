@@ -58,8 +58,8 @@ def states_of(operator: TrainingOperator) -> dict[str, Any]:
 
 
 def whole(operator: TrainingOperator) -> dict[str, Any]:
-    """The state of everything, on the CPU, with sharded tensors put together, and numpy's numbers as those of Python, as
-    checkpoints have them. Collective where some are sharded."""
+    """The state of everything, on the CPU, with sharded tensors put together, and numpy's numbers as those of Python,
+    as checkpoints have them. Collective where some are sharded."""
     return {name: _mapped(thing.state_dict(), _gathered) for name, thing in states_of(operator).items()}
 
 

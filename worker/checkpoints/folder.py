@@ -299,7 +299,7 @@ def may_write(path: Path) -> Iterator[None]:
             raise
         raise Misused(
             f"{path} cannot be the directory of checkpoints: user {os.geteuid()} may not write there "
-            f"({refused.strerror}); give Run(...) a directory that the workers of every node may write to"
+            f"({refused.strerror}); give a directory that the workers of every node may write to"
         ) from None
 
 
@@ -310,4 +310,4 @@ def in_the_way(path: Path) -> str:
     )
     if wrong.is_symlink() and not wrong.exists():
         return f"{wrong} is a link to {os.readlink(wrong)}, which is not there; make that directory, or remove the link"
-    return f"{wrong} is a file; remove it, or give Run(...) another directory"
+    return f"{wrong} is a file; remove it, or give another directory"

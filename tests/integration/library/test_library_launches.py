@@ -38,7 +38,7 @@ def test_a_function_returns_its_results_by_rank() -> None:
 def test_what_can_be_called_has_the_same_name_on_all_nodes(function: Any) -> None:
     """A partial and an object are no functions with names of their own, and their `repr` has an address: with that in
     the job's command, two nodes of the same program would be of two jobs."""
-    copies = [FunctionCall(pickle.loads(pickle.dumps(function)), (7,)) for _ in range(2)]  # noqa: S301 - our own
+    copies = [FunctionCall(pickle.loads(pickle.dumps(function)), (7,)) for _ in range(2)]
     for copy in copies:
         copy.close()
     assert [copy.job for copy in copies] == [copies[0].job] * 2
@@ -48,10 +48,10 @@ def test_what_can_be_called_has_the_same_name_on_all_nodes(function: Any) -> Non
 
 def test_arguments_of_a_partial_are_part_of_the_jobs_command() -> None:
     """As those beside the function: nodes with different ones are not of one job."""
-    made = [FunctionCall(functools.partial(calls.identity, lr=rate), ()) for rate in (1, 2)]
+    made = [FunctionCall(functools.partial(calls.lost, rank=rank), ()) for rank in "01"]
     for call in made:
         call.close()
-    assert [call.job for call in made] == [("identity", "lr=1"), ("identity", "lr=2")]
+    assert [call.job for call in made] == [("lost", "rank='0'"), ("lost", "rank='1'")]
 
 
 def test_local_rank_in_an_argument_is_replaced() -> None:
@@ -209,7 +209,7 @@ def test_a_result_that_cannot_be_pickled_ends_the_job_at_once_and_says_why() -> 
     assert isinstance(error, RestartForbidden)
     assert "the result of return_unpicklable cannot be pickled for the agent" in str(error)
     assert "return plain values" in str(error)
-    assert error.traceback.endswith(f"{error.cause.message}\n")
+    assert error.traceback.endswith("return plain values\n")
 
 
 def test_a_result_that_cannot_be_unpickled_is_a_usage_error() -> None:

@@ -30,10 +30,21 @@ def nothing(*_: Any) -> None:
         ({"checkpoint_dir": 5}, "checkpoint_dir is a int, and must be a path"),
         ({"ddp_args": ["bucket_cap_mb"]}, "ddp_args is a list, and must be a dict"),
         ({"rdzv_endpoint": 2.5}, "rdzv_endpoint is a float, and must be a text"),
-        ({"launch": {"max_restart": 1}}, "launch has 'max_restart', which is no field of LaunchConfig; did you mean"),
+        ({"launch": {"restart_windo": 1}}, "launch has 'restart_windo', which is no field of LaunchConfig; did"),
         (
             {"launch": {"nproc_per_node": 3}},
             "launch has 'nproc_per_node', which num_workers of the trainer sets; give that",
+        ),
+        ({"launch": {"max_restarts": 1}}, "launch has 'max_restarts', which max_retries of the trainer sets"),
+        ({"launch": {"virtual_local_rank": True}}, "launch has 'virtual_local_rank', and workers of a trainer need"),
+        (
+            {"optimizer_creator": lambda model: None},
+            "optimizer_creator is called with the models and config: too many positional arguments; change it, or wrap",
+        ),
+        ({"data_creator": lambda: None}, "data_creator is called with config: too many positional arguments"),
+        (
+            {"initialization_hook": lambda rank: None},
+            "initialization_hook is called with no argument: missing a required argument: 'rank'",
         ),
         ({"launch": {"env": {"RATE": 1}}}, "env has 1, of type int; give text"),
     ],
