@@ -103,10 +103,14 @@ def spawn_nursery(fd: int, grace_s: float, mark: str, descriptors: int, own_dire
     actions = [(os.POSIX_SPAWN_DUP2, fd, target)]
     # From its first instruction on, signals to the agent's process group or from its terminal do not reach it.
     mask = signal.valid_signals()
+    # Where a program ignores the ends of its children, the kernel would reap what the guardian waits for.
+    waits = {signal.SIGCHLD}
     try:
-        return posix.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask, setsid=True)
+        return posix.posix_spawn(
+            argv[0], argv, env, file_actions=actions, setsigmask=mask, setsigdef=waits, setsid=True
+        )
     except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID: the guardian does it itself, a little later
-        return posix.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask)
+        return posix.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=mask, setsigdef=waits)
 
 
 def reap_guardian(guardian: int, nursery: int) -> tuple[bool, str]:

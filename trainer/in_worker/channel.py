@@ -26,6 +26,7 @@ class Channel:
         place = Place(folder, SOCKET)
         try:
             self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            self._connection.settimeout(None)  # whatever an imported module has given to socket.setdefaulttimeout
             self._connection.connect(place.address)
         finally:
             place.close()

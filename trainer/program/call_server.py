@@ -110,6 +110,7 @@ class CallServer:
         """Called before a pass that begins with a look for resources; whether the round is to be begun again."""
         self._place = Place(folder, SOCKET)
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._server.settimeout(None)  # whatever the program has given to socket.setdefaulttimeout
         try:
             self._server.bind(self._place.address)
             self._server.listen(64)
@@ -229,6 +230,7 @@ class CallServer:
                 connection, _ = self._server.accept()
             except OSError:
                 return  # closed
+            connection.settimeout(None)  # as above
             with self._changed:
                 self._connections.add(connection)
             thread = threading.Thread(target=self._serve, args=(connection,), name="trainer-worker", daemon=True)

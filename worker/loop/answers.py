@@ -23,6 +23,7 @@ STACKS_MAX = 1 << 20
 def answer(path: str) -> None:
     """Answer from now on, at a socket of this name."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    server.settimeout(None)  # whatever the script has given to socket.setdefaulttimeout
     try:
         server.bind(path)
         server.listen(2)

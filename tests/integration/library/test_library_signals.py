@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from elastic_agent import (
     UsageError,
     launch,
 )
-from support.rigs.embedded import HANDLED, ONE, failure_of
+from support.rigs.embedded import HANDLED, ONE, failure_of, run_program
 from support.workers import calls
 
 
@@ -62,3 +63,16 @@ def test_handlers_are_as_before_after_success_failure_and_misuse() -> None:
         launch(ONE, "no/such/script.py")
     assert [signal.getsignal(signum) for signum in HANDLED] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_program_that_ignores_the_ends_of_its_children_launches_like_any_other(tmp_path: Path) -> None:
+    """What it ignores went on to the guardian, for which the kernel then left no child to wait for: it ended before it
+    had looked for what workers left behind, and said that this node cannot run the nursery."""
+    done = run_program(
+        tmp_path,
+        "import signal\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "    print(launch(LaunchConfig(), os.path.basename, 'a/b'))\n",
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("{0: 'b'}\n", "", 0)

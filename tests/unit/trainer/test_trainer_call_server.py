@@ -102,6 +102,22 @@ def test_a_progress_that_cannot_be_shown_costs_no_worker(
     assert caplog.text.count("no progress is shown any more: ValueError: I/O operation on closed file") == 1
 
 
+def test_a_programs_default_timeout_of_sockets_is_for_its_own(
+    tmp_path: Path, connect: Callable[..., Channel], request: pytest.FixtureRequest
+) -> None:
+    """With `socket.setdefaulttimeout(10)`, as for downloads, a program that called nothing for 10 s lost its workers, and
+    waited for those of the next round for ever."""
+    request.addfinalizer(lambda: socket.setdefaulttimeout(None))
+    socket.setdefaulttimeout(5.0)
+    server = CallServer(str(tmp_path))
+    try:
+        channel = connect(0)
+        ends = [server._server, *server._connections, channel._connection]
+        assert [each.gettimeout() for each in ends] == [None] * 3
+    finally:
+        server.close()
+
+
 def part_of(value: float, samples: float) -> bytes:
     """What a worker tells of a pass."""
     meters = {"sums": {"loss": [value * samples, samples]}, "last": {}, "samples": samples, "batches": 3}
