@@ -105,8 +105,8 @@ def test_a_progress_that_cannot_be_shown_costs_no_worker(
 def test_a_programs_default_timeout_of_sockets_is_for_its_own(
     tmp_path: Path, connect: Callable[..., Channel], request: pytest.FixtureRequest
 ) -> None:
-    """With `socket.setdefaulttimeout(10)`, as for downloads, a program that called nothing for 10 s lost its workers, and
-    waited for those of the next round for ever."""
+    """With `socket.setdefaulttimeout(10)`, as for downloads, a program that called nothing for 10 s lost its workers,
+    and waited for those of the next round for ever."""
     request.addfinalizer(lambda: socket.setdefaulttimeout(None))
     socket.setdefaulttimeout(5.0)
     server = CallServer(str(tmp_path))
