@@ -48,9 +48,10 @@ _numbers = itertools.count(1)
 class TorchTrainer:
     """Trains with several workers, which stay up between calls and survive the loss of any of them.
 
-    Use it as a context manager, or call `shutdown` at the end. The creators take `config`, and return: the model or
-    several; data, a DataLoader or a Dataset, or training and validation data; optimizers, given the models too; a loss
-    class, instance or function; schedulers, given the optimizers.
+    Use it as a context manager, or call `shutdown` at the end. Where the program ends otherwise, by an exception or
+    `sys.exit`, workers first save what they have done, if `checkpoint_dir` or another node keeps it. The creators take
+    `config`, and return: the model or several; data, a DataLoader or a Dataset, or training and validation data;
+    optimizers, given the models too; a loss class, instance or function; schedulers, given the optimizers.
 
     initialization_hook: called in each worker when it starts. config: plain data for creators and operator;
     `config[BATCH_SIZE]` is the batch of all workers together, of which creators see a worker's part. num_workers: over
@@ -138,7 +139,7 @@ class TorchTrainer:
             self._call_server.on_progress = self._bar.show
         room = Room(settled.workers_here, settled.resources)
         config = settled.launch(folder, room.take if room.changes else room.share)
-        self._job = Job(config, self._call_server, room, self._max_retries, settled.endpoints)
+        self._job = Job(config, self._call_server, room, self._max_retries, settled.endpoints, program["lasts"])
         self._call_server.wait_ready()
         self._replaying = self._call_server.records > 0
 
@@ -310,6 +311,8 @@ class TorchTrainer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None and self._job is not None:
+            self._job.leave()
         self.shutdown(force=kind is not None)
 
     def __repr__(self) -> str:
@@ -339,12 +342,8 @@ class TorchTrainer:
         plain.check(told, "info")
         if SCHEDULER_STEP in told:
             check_steps(told[SCHEDULER_STEP])
-        args: dict[str, Any] = {
-            "num_steps": num_steps,
-            "profile": bool(profile),
-            "reduce_results": bool(reduce_results),
-            "info": plain.packed(told),
-        }
+        args: dict[str, Any] = {"num_steps": num_steps, "profile": bool(profile)}
+        args |= {"reduce_results": bool(reduce_results), "info": plain.packed(told)}
         args |= {"checkpoint": checkpoint, "max_retries": retries, "autoscale": bool(autoscale)}
         try:
             return self._call(name, args).value

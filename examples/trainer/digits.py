@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 from typing import Any
 
 import torch
@@ -73,6 +75,8 @@ def main() -> None:
     parser.add_argument("--tell", action="store_true", help="when a pass has begun")
     parser.add_argument("--states", metavar="DIRECTORY", help="where checkpoints are kept (default: in memory)")
     arguments = parser.parse_args()
+    # As Kubernetes and SLURM send it, some time before SIGKILL: the workers save what they have done.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with TorchTrainer(
         model_creator=make_model,
         data_creator=make_data,

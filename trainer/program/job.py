@@ -42,12 +42,19 @@ class Job:
     """Begins when it is made."""
 
     def __init__(
-        self, config: LaunchConfig, call_server: CallServer, room: Room, max_retries: int, endpoints: Sequence[str] = ()
+        self,
+        config: LaunchConfig,
+        call_server: CallServer,
+        room: Room,
+        max_retries: int,
+        endpoints: Sequence[str],
+        lasts: bool,
     ) -> None:
         """room: for this node's workers; where there is none, waits for it. max_retries: failures of workers that are
         answered with a restart before the first call. endpoints: where nodes may find each other, one after the other
-        as their hosts are lost. Raises what NodeAgent raises."""
-        self._call_server, self._room = call_server, room
+        as their hosts are lost. lasts: whether what workers save is of use behind this program's end. Raises what
+        NodeAgent raises."""
+        self._call_server, self._room, self._lasts = call_server, room, lasts
         self._lock = threading.Lock()
         self._retries = Retries(max_retries, config.max_nodes > 1)
         self._former = 0
@@ -68,7 +75,7 @@ class Job:
             call_server.on_look = self._look
             self._watch.start()
         self._pid = os.getpid()
-        atexit.register(self.stop)
+        atexit.register(self.leave)
 
     @property
     def running(self) -> bool:
@@ -87,7 +94,11 @@ class Job:
             self._failures.clear()
             self._counted = None
 
-    def stop(self, force: bool = True) -> None:
+    def leave(self) -> None:
+        """The program ends, perhaps to be started again: stop the workers, which first save where that lasts."""
+        self.stop(force=not self._lasts)
+
+    def stop(self, force: bool) -> None:
         """Stop the workers, at once with `force`, and wait for their end. May be called again. In a process that was
         forked from the program, nothing: the workers are not its own."""
         if os.getpid() != self._pid:
@@ -102,7 +113,7 @@ class Job:
 
     def wait(self) -> None:
         """Until the workers have ended, as they were asked to."""
-        atexit.unregister(self.stop)
+        atexit.unregister(self.leave)
         self._thread.join()
         self._room.close()
         if self._watch.ident is not None:

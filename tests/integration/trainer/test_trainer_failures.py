@@ -223,6 +223,53 @@ def test_a_killed_program_goes_on_where_it_was(tmp_path: Path) -> None:
     assert (len(second), third[0][0], third[3][0]) == (3, True, False)
 
 
+ENDED = """
+import signal, sys, time
+from pathlib import Path
+import torch
+from elastic_agent.trainer import TorchTrainer, BATCH_SIZE
+from support.trainers import training
+
+class Slow(training.Watched):
+    def train_batch(self, batch, batch_info):
+        time.sleep(0.05)
+        return super().train_batch(batch, batch_info)
+
+work = Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+trainer = TorchTrainer(model_creator=training.make_model, data_creator=training.make_numbered_data, num_workers=2,
+                       optimizer_creator=training.make_optimizer, loss_creator=torch.nn.CrossEntropyLoss,
+                       training_operator_cls=Slow, checkpoint_dir=work / "states", save_every={"seconds": 600},
+                       use_gpu=False, launch={"shutdown_timeout": 60},
+                       config={BATCH_SIZE: 20, training.SEEN: str(work / "seen"), training.TELLS: str(work / "told")})
+if "with" in sys.argv:
+    with trainer:
+        trainer.train(), trainer.train()
+trainer.train(), trainer.train()
+"""
+
+
+@pytest.mark.parametrize("how", ["with", "alone"])
+def test_a_program_that_exits_at_sigterm_loses_no_batch(tmp_path: Path, how: str) -> None:
+    """Its workers save at the batch that they have come to, between two states; no batch is trained on again."""
+    (tmp_path / "seen").mkdir()
+    told = Reports(tmp_path / "told")
+    for ends in (True, False):
+        program = subprocess.Popen(
+            [sys.executable, "-c", ENDED, str(tmp_path), how if ends else "alone"], cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / '.typing'}:{ROOT / 'tests'}"},
+        )  # fmt: skip
+        if ends:
+            while told.next()[1:] != [0, 4]:
+                pass
+            program.terminate()
+        assert program.wait(120) == (143 if ends else 0)
+    told.close()
+    lines = [line for path in (tmp_path / "seen").iterdir() for line in path.read_text().splitlines()]
+    assert len(lines) == 2 * 2 * 13
+    assert seen_of(tmp_path / "seen").keys() == {(epoch, batch) for epoch in range(2) for batch in range(13)}
+
+
 def test_a_program_whose_config_was_changed_is_not_given_results_of_before(tmp_path: Path) -> None:
     """It is refused, with both values named, and what is kept stays: the program of before goes on with it."""
     given = settings(tmp_path / "seen", checkpoint_dir=tmp_path / "states", num_workers=1, config={"lr": 0.01})
