@@ -172,7 +172,7 @@ def test_a_relative_directory_is_that_of_the_start(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("within", ["", "deeper"])
 def test_a_file_in_the_place_of_the_directory_is_refused_by_name(tmp_path: Path, within: str) -> None:
     (tmp_path / "taken").write_text("mine")
-    with pytest.raises(Misused, match=r"directory of checkpoints: \S+/taken is a file; remove it, or give Run"):
+    with pytest.raises(Misused, match=r"directory of checkpoints: \S+/taken is a file; remove it, or give another"):
         run_in(tmp_path / "taken" / within)
     assert (tmp_path / "taken").read_text() == "mine"
 
