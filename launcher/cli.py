@@ -99,8 +99,25 @@ def entry() -> NoReturn:
     os.close(fd)
     # The objects of torch, which the host of a c10d store imports, are not searched for garbage at the end.
     atexit.register(gc.freeze)
-    main(standalone=True)
+    try:
+        main(standalone=True)
+    except SystemExit as end:
+        _end_at_once_within_torch(end)
+        raise
     raise SystemExit(0)
+
+
+def _end_at_once_within_torch(end: SystemExit) -> None:
+    """Where a store is about to be served as the agent ends, end without finalizing Python, with this status."""
+    server = sys.modules.get("elastic_agent.rendezvous.c10d.server")
+    if server is None or not server.is_within_torch():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # nobody reads it any more, or it is closed
+    os._exit(end.code if isinstance(end.code, int) else 1)
 
 
 def _fail(error: AgentError, args: Sequence[str]) -> int:

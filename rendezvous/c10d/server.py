@@ -29,6 +29,17 @@ TAKES_LISTENER_FROM = (2, 8)
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
+IMPORT, START = "torch-import", "tcpstore-start"
+"""Threads that are within torch for a while."""
+
+
+def is_within_torch() -> bool:
+    """Whether a thread of this process is within torch's import, or starts a server. Python must not be finalized then:
+    it ends such a thread in the middle of C++, which aborts the process ("terminate called without an active
+    exception", status 134)."""
+    return any(thread.name in (IMPORT, START) for thread in threading.enumerate())
+
+
 class TorchServer:
     """A running TCPStore server, on a thread that torch starts. Runs until `close`."""
 
@@ -86,7 +97,7 @@ def _import_torch(endpoint: Endpoint) -> None:
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         libc.setenv(b"TORCH_CPP_LOG_LEVEL", b"ERROR", 0)
-    thread = threading.Thread(target=_import_distributed, args=(failed,), name="torch-import", daemon=True)
+    thread = threading.Thread(target=_import_distributed, args=(failed,), name=IMPORT, daemon=True)
     try:
         thread.start()
         thread.join()
@@ -146,7 +157,7 @@ def _start(bound: socket.socket, host: str, port: int, *, listens: bool) -> obje
             failed.append(why)
 
     # A thread of its own, because its resolver is disabled.
-    thread = threading.Thread(target=start, name="tcpstore-start", daemon=True)
+    thread = threading.Thread(target=start, name=START, daemon=True)
     thread.start()
     thread.join()
     if failed:

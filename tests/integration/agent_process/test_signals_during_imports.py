@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.network import free_port
+
 BLOCKING_TYPING = """\
 import os, sys
 print("importing", flush=True)
@@ -92,3 +94,30 @@ def test_a_signal_between_two_handlers_is_as_one_after_the_last(
     )  # fmt: skip
     assert done.returncode == status
     assert words in done.stdout + done.stderr
+
+
+BLOCKING_TORCH = """\
+import atexit, sys
+atexit.register(print, "Python was finalized", flush=True)
+print("importing", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_signal_during_the_import_of_torch_ends_with_its_status(tmp_path: Path) -> None:
+    """The host of a c10d store imports it on a thread. Finalizing Python aborts a process with a thread within C++."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(BLOCKING_TORCH)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--no-python"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "elastic_agent", *flags, "true"], env=env, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as agent:  # fmt: skip
+        assert agent.stdout is not None
+        assert agent.stdout.readline() == "importing\n"
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(20)  # with its stdin open, on which the import waits
+        out, err = agent.communicate()
+    assert (agent.returncode, out) == (128 + signal.SIGTERM, ""), err
+    assert err.endswith("elastic-agent: exit 143: the agent was stopped by signal 15\n")
