@@ -221,7 +221,7 @@ def _restart_given_up(before: Node, node: Node) -> bool:
     newest = node.agreement
     if newest is None or newest == before.agreement:
         return False
-    return newest.act is Act.RESTART and newest.over and not newest.at
+    return newest.act is Act.RESTART and newest.given_up
 
 
 def _waits(event: object, before: Node, node: Node) -> bool:

@@ -92,8 +92,13 @@ class Agreement:
     at: int = 0
     """The boundary at which all ranks act; 0 as long as that is not decided."""
     over: bool = False
-    """All have acted. Without `at`: it was given up, as some worker has no boundaries."""
+    """All have acted, or it was given up."""
     requests: tuple[tuple[str, int], ...] = ()
     """Whose requests it serves: node and number."""
     round: int = 1
     """The round whose ranks act. One that is over is announced also in the next, until another begins."""
+
+    @property
+    def given_up(self) -> bool:
+        """Over, and no rank has acted: some worker has no boundaries."""
+        return self.over and not self.at

@@ -45,7 +45,7 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
         released = (ReleaseWorkers(known.number),) if known is not None and known.round == agreement.round else ()
         if agreement.over:
             # Workers of this node may wait for what they asked for, though nobody asked them for a bound.
-            if agreement.at:
+            if not agreement.given_up:
                 return node, (*released, *published)
             node = replace(node, because=_given_up(agreement))
             return node, (*released, DecideWorkers(agreement), *published)
@@ -54,7 +54,7 @@ def follow(node: Node, seen: Round, now: float, rules: Rules) -> Move:
     if agreement.at and not known.at:
         because = f"all ranks {DOES[agreement.act]} at boundary {agreement.at}: {agreement.because}"
         node, effects = replace(node, because=because), (DecideWorkers(agreement),)
-    if agreement.over and not agreement.at:
+    if agreement.given_up:
         node, effects = replace(node, because=_given_up(agreement)), (DecideWorkers(agreement),)
     if agreement.over:
         effects = (*effects, ReleaseWorkers(agreement.number))

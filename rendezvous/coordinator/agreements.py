@@ -72,7 +72,7 @@ def why_stopped(state: Rendezvous, ending: Ending | None, now: float, rules: Rul
         return None
     if ending is not None and ending.kind is not EndKind.ARRIVAL:
         return f"{agreement.because}; meanwhile {ending.because}"
-    if agreement.over and not agreement.at:
+    if agreement.given_up:
         return f"{agreement.because}; no checkpoint was asked for: not every worker calls run.step()"
     if all(seen.finished for _, seen in state.seen_members()):
         return f"{agreement.because}; all workers exited 0"
