@@ -30,7 +30,7 @@ class PortHold:
         except OSError as error:
             what = f"TCP port {port}" if port else "any free TCP port"
             step = (
-                "; stop the process that listens there (ss -ltnp) or choose another port"
+                "; stop the process that has it (ss -tanp) or choose another port"
                 if error.errno == errno.EADDRINUSE
                 else ""
             )

@@ -50,7 +50,7 @@ def claim(endpoint: Endpoint, *, forced: bool = False, shared: bool = False) -> 
     except StoreUnreachable:
         if not forced and not names_this_host(endpoint.host):
             raise
-        return _claimed(endpoint, _bind_wildcard(endpoint.port), forced)
+        return _claimed(endpoint, bind_wildcard(endpoint.port), forced)
     for address in addresses:
         bound = _bind(address)
         if bound == errno.EADDRNOTAVAIL:
@@ -61,7 +61,7 @@ def claim(endpoint: Endpoint, *, forced: bool = False, shared: bool = False) -> 
         return made if made.socket is None else Claim(made.socket, elsewhere=_elsewhere(address[0], addresses))
     # A virtual address, or NAT: no interface here has the address, but its traffic arrives here.
     if forced or any(names_this_host(name) for name in (endpoint.host, *(address[1][0] for address in addresses))):
-        return _claimed(endpoint, _bind_wildcard(endpoint.port), forced)
+        return _claimed(endpoint, bind_wildcard(endpoint.port), forced)
     return Claim(None)
 
 
@@ -84,7 +84,7 @@ def _widened(bound: socket.socket, endpoint: Endpoint, loopback: bool) -> socket
     given = is_exact(endpoint.host) and bound.getsockname()[0] != "::"
     if given and not loopback:
         return bound
-    wide = _bind_wildcard(endpoint.port)  # both sockets allow others on their port, as long as none of them listens
+    wide = bind_wildcard(endpoint.port)  # both sockets allow others on their port, as long as none of them listens
     if wide == errno.EADDRINUSE and given:
         return bound  # another process listens on that port at another address of this host
     bound.close()
@@ -104,7 +104,7 @@ def taken_here(endpoint: Endpoint) -> str:
     """Why a node that has the address of the endpoint does not host, for messages."""
     return (
         f"another process on this node holds port {endpoint.port}, and should be the agent that is about to serve it "
-        f"(`ss -ltnp sport = :{endpoint.port}` shows what listens)"
+        f"(`ss -tanp sport = :{endpoint.port}` shows which)"
     )
 
 
@@ -120,7 +120,7 @@ def port_taken(endpoint: Endpoint) -> PortTaken:
     """The error of a node that must host the store and cannot bind the port."""
     return PortTaken(
         f"cannot host the store at {endpoint}: another process on this node holds port {endpoint.port}; "
-        f"find it with `ss -ltnp sport = :{endpoint.port}` and stop it, or choose another port"
+        f"find it with `ss -tanp sport = :{endpoint.port}` and stop it, or choose another port"
     )
 
 
@@ -155,7 +155,7 @@ def _bind(address: Address) -> socket.socket | int:
     return made
 
 
-def _bind_wildcard(port: int) -> socket.socket | int:
+def bind_wildcard(port: int) -> socket.socket | int:
     """A socket bound on every address of this node, of both IP versions if the kernel has both; or an errno."""
     try:
         made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)

@@ -11,10 +11,10 @@ from contextlib import ExitStack, suppress
 from ...proto.frozen import dataclass
 from ..endpoint import Endpoint, parse_endpoint
 from ..store import Join, StoreForeign, StoreUnreachable
-from .claim import PortTaken, claim, gave_up, several_hosts, taken_here
+from .claim import Claim, PortTaken, claim, gave_up, several_hosts, taken_here
 from .client import HandshakeTimeout, connect, connect_any
 from .keys import SERVED, Keys, create_keys, mark_served, verify
-from .server import serve
+from .server import TorchServer, serve
 from .store import CALL_TIMEOUT_S, C10dStore
 
 ATTEMPT_S = 5.0
@@ -22,6 +22,8 @@ ATTEMPT_S = 5.0
 RETRY_FIRST_S = 0.05
 RETRY_MOST_S = 0.5
 """Pause between attempts to connect; grows by half each time, from the first to the most."""
+FREE_PORTS = 8
+"""How many ports of the kernel's choice are tried where the endpoint has port 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,7 @@ def _host(
 ) -> C10dStore | str:
     """The store, served by this process; else by which process of this node it is to be served, for messages, and empty
     if another node is to serve it."""
-    made = claim(where, forced=forced, shared=hosting.shared)
-    server = None if made.socket is None else serve(made.socket, where, forced=forced)
+    made, server = _serve(where, forced, hosting.shared)
     if server is None:
         return taken_here(where) if made.taken or made.socket is not None else ""
     if made.elsewhere and hosting.shared and not forced:
@@ -126,6 +127,23 @@ def _host(
         mark_served(client, keys)
         undo.pop_all()
     return store
+
+
+def _serve(where: Endpoint, forced: bool, shared: bool) -> tuple[Claim, TorchServer | None]:
+    """The claim, and the server where this node has it. Port 0 is claimed again where the port that the kernel chose
+    cannot be served: a torch that listens itself needs it on every address, where a connection may have it."""
+    attempts = FREE_PORTS if where.port == 0 else 1
+    while True:
+        attempts -= 1
+        made = claim(where, forced=forced, shared=shared)
+        try:
+            server = None if made.socket is None else serve(made.socket, where, forced=forced)
+        except PortTaken:
+            if not attempts:
+                raise
+            continue
+        if server is not None or not attempts:
+            return made, server
 
 
 def _reach(where: Endpoint, run_id: str, timeout_s: float, call_timeout_s: float, join: Join | None) -> C10dStore:

@@ -11,7 +11,7 @@ import threading
 
 from ..endpoint import Address, Endpoint, probe_peer
 from ..store import StoreError
-from .claim import port_taken
+from .claim import bind_wildcard, port_taken
 from .descriptors import check_for_server
 from .turn import Turn, take_turn
 
@@ -141,18 +141,32 @@ def _takes_listener() -> bool:
 
 
 def _start(bound: socket.socket, host: str, port: int, *, listens: bool) -> object:
-    """The server, and its own first connection. Raises OSError if another process listens on the port, else
-    StoreError."""
+    """The server, and its own first connection. Raises OSError if another process has the port, else StoreError."""
     if listens:
         probe_peer(bound, PEER_IDLE_S, PEER_PROBE_S, PEER_PROBES)
         bound.listen(BACKLOG)  # only now: a client that connects before the server runs would get no answer
+        return _run(bound, host, port)
+    # torch listens on every address of this host, of which `bound` may have one. Another may be that of a connection
+    # with this port, or of a listener.
+    wide = bind_wildcard(port)
+    if not isinstance(wide, socket.socket):
+        raise OSError(wide, os.strerror(wide))
+    with wide:
+        try:
+            return _run(None, host, port)
+        except StoreError:
+            wide.listen()  # fails if another process does
+            raise
+
+
+def _run(listener: socket.socket | None, host: str, port: int) -> object:
     made: list[object] = []
     failed: list[BaseException] = []
 
     def start() -> None:
         try:
             _disable_reverse_lookups()
-            made.append(_make(bound if listens else None, host, port))
+            made.append(_make(listener, host, port))
         except BaseException as why:  # noqa: BLE001 - handed to the caller, on its own thread
             failed.append(why)
 
@@ -161,8 +175,6 @@ def _start(bound: socket.socket, host: str, port: int, *, listens: bool) -> obje
     thread.start()
     thread.join()
     if failed:
-        if not listens:
-            bound.listen()  # where torch was to listen itself: fails if another process does
         reason = (str(failed[0]) or type(failed[0]).__name__).splitlines()[0]
         raise StoreError(
             f"torch could not serve a store on port {port}: {reason}; name another node as the endpoint, or install "

@@ -281,7 +281,7 @@ def test_a_process_that_dies_in_its_turn_to_serve_is_followed_by_the_next() -> N
 
 def test_a_node_that_must_host_and_cannot_names_the_port(host: C10dStore) -> None:
     """The error says how to find the process that has bound the port."""
-    with pytest.raises(StoreError, match=rf"port {host.endpoint.port}.*ss -ltnp"):
+    with pytest.raises(StoreError, match=rf"port {host.endpoint.port}.*ss -tanp"):
         open_c10d(str(host.endpoint), "other", is_host=True)
 
 

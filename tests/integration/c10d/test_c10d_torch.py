@@ -8,18 +8,20 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from elastic_agent.rendezvous.c10d import server
+from elastic_agent.rendezvous.c10d import opening, server
 from elastic_agent.rendezvous.c10d.claim import PortTaken, claim
 from elastic_agent.rendezvous.c10d.opening import open_c10d
 from elastic_agent.rendezvous.c10d.store import C10dStore
-from elastic_agent.rendezvous.endpoint import parse_endpoint
-from support.c10d_stores import BOUND_S, hosting, raw_client, vacant
+from elastic_agent.rendezvous.endpoint import Endpoint, parse_endpoint
+from elastic_agent.rendezvous.store import StoreUnreachable
+from support.c10d_stores import BOUND_S, hosting, listening, raw_client, vacant
 
 
 def test_our_client_and_torchs_see_the_same_keys(host: C10dStore) -> None:
@@ -102,6 +104,33 @@ def test_an_old_torch_finds_its_port_taken(
         other.listen()
         with pytest.raises(raises, match="another process") if raises else nullcontext():
             assert server.serve(found, where, forced=forced) is None
+
+
+@contextmanager
+def connection_from(host: str) -> Iterator[int]:
+    """The port that a connection has at an address of this host."""
+    with listening() as (peer, _), socket.create_connection(peer.getsockname(), source_address=(host, 0)) as made:
+        yield made.getsockname()[1]
+
+
+@pytest.mark.parametrize("is_host", [True, None])
+def test_an_old_torch_needs_its_port_on_every_address(is_host: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel chooses a port for one address that a connection has at another. With port 0 the next one is tried; a
+    port that was asked for is taken."""
+    import torch
+    from torch.torch_version import TorchVersion
+
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.7.1"))
+    with connection_from("127.0.0.2") as taken:
+        claims = iter([taken])
+        monkeypatch.setattr(
+            opening, "claim", lambda where, **how: claim(Endpoint(where.host, next(claims, where.port)), **how)
+        )
+        with closing(open_c10d("127.0.0.1:0", "job", is_host=is_host)) as host:
+            assert host.endpoint.port != taken
+            host.close_host()
+        with pytest.raises(PortTaken if is_host else StoreUnreachable, match="another process on this node"):
+            open_c10d(f"127.0.0.1:{taken}", "job", is_host=is_host, connect_timeout_s=0.1)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_port_on_the_command_line_that_is_taken_is_named_before_workers_start(
         port = taken.getsockname()[1]
         ended = job("--rdzv-backend", "static", "--master-port", str(port))
     assert ended.returncode == 71
-    assert f"cannot hold TCP port {port}: Address already in use; stop the process that listens there" in ended.stderr
+    assert f"cannot hold TCP port {port}: Address already in use; stop the process that has it" in ended.stderr
 
 
 def test_two_nodes_open_the_store_of_group_rank_0(tmp_path: Path) -> None:

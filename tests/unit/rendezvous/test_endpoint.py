@@ -184,7 +184,7 @@ def test_the_wildcard_of_ipv6_takes_ipv4_too() -> None:
 
 def test_the_error_of_a_node_that_must_host_and_cannot_bind(taken_port: int) -> None:
     """It names the port and the command that finds the process that has bound it."""
-    with pytest.raises(StoreError, match=rf"port {taken_port}.*ss -ltnp"):
+    with pytest.raises(StoreError, match=rf"port {taken_port}.*ss -tanp"):
         claim(Endpoint("127.0.0.1", taken_port), forced=True)
 
 
