@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from elastic_agent.agent.lifecycle.state import Node
@@ -35,6 +36,8 @@ class Announcements:
         frozen meanwhile may hold it."""
         self._equal: dict[int, tuple[Round, Round]] = {}
         """By version: what was announced, and a round that was compared with it and equals it."""
+        self._totals: _Totals | None = None
+        """Of the announcement that a node received last."""
         self._announced_at: dict[int, float] = {}
         self._informed: set[tuple[str, int]] = set()
         """Node and round: the node has received how that round ended, after this was settled."""
@@ -59,10 +62,15 @@ class Announcements:
         announced, equal = self._equal.get(version, (None, None))
         if held is not None and announced is held and equal is announcement:
             return True
-        if held is None or not _shows(announcement, held):
+        if held is None or not _shows(announcement, held, self._totals_of(held)):
             return self._of_cleared(announcement) is not None
         self._equal[version] = (held, announcement)
         return True
+
+    def _totals_of(self, announced: Round) -> _Totals:
+        if self._totals is None or self._totals.announced is not announced:
+            self._totals = _Totals(announced)
+        return self._totals
 
     def whole(self, announcement: Round) -> Round:
         """The announcement with all members, as the coordinator announced it."""
@@ -134,13 +142,25 @@ class Announcements:
         )
 
 
-def _shows(received: Round, announced: Round) -> bool:
+class _Totals:
+    """What all members of an announcement come to: counted once, not for each of a thousand nodes that read it."""
+
+    def __init__(self, announced: Round) -> None:
+        self.announced = announced
+        self.members = frozenset(announced.members)
+        self.workers = announced.world_size
+        self.of_role = Counter[str]()
+        for member in announced.members:
+            self.of_role[member.role] += member.nproc
+
+
+def _shows(received: Round, announced: Round, totals: _Totals | None = None) -> bool:
     """Whether a node received what was announced; of a large round, with the members of one page."""
     crowd = received.crowd
     if crowd is None:
         return received == announced
-    counted = (crowd.nodes, crowd.workers) == (len(announced.members), announced.world_size)
-    roles = all(announced.role_world_size(role) == workers for role, workers in crowd.roles)
-    members = set(received.members) <= set(announced.members)
+    totals = totals or _Totals(announced)
+    counted = (crowd.nodes, crowd.workers) == (len(announced.members), totals.workers)
+    roles = all(totals.of_role[role] == workers for role, workers in crowd.roles)
     rest = replace(announced, members=received.members, crowd=crowd)
-    return counted and roles and members and rest == received
+    return counted and roles and totals.members.issuperset(received.members) and rest == received

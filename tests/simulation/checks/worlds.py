@@ -23,7 +23,8 @@ class Worlds:
             return
         number = node.nursery.round
         for other in self._truth.world.nodes.values():
-            if other.nursery.round != number and _lives(other):
+            nursery = other.nursery
+            if nursery.live and nursery.round != number and _lives(other):  # of a thousand nodes most are done here
                 which = f"{node.ident} runs round {number} beside {other.ident} in round {other.nursery.round}"
                 self._truth.need(False, ONE_WORLD, which)
 

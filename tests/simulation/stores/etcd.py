@@ -8,6 +8,7 @@ same contract, and the production drivers run on either.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,8 @@ class Server:
         """Value, and the revision that wrote it."""
         self.leases: dict[str, float] = {}
         """Node to the end of its lease."""
+        self._none_ends_before = 0.0
+        """No lease ends sooner: a thousand are looked through only then."""
         self.leader = ""
         self.epoch = 0
         """Of the newest term: the revision that began it."""
@@ -116,18 +119,20 @@ class Server:
 
     def _expire(self) -> None:
         """Runs when some lease may have ended; a frozen server ends none."""
-        if self.frozen:
+        if self.frozen or self.world.now < self._none_ends_before:
             return
         for node in [node for node, ends in self.leases.items() if ends <= self.world.now]:
             del self.leases[node]
             if node == self.leader:
                 self._ends_term()
             self._hint("nodes")
+        self._none_ends_before = min(self.leases.values(), default=math.inf)
 
     def _renew(self, node: str) -> None:
         if node not in self.leases:
             self._hint("nodes")
         self.leases[node] = self.world.now + self.world.job.held_s
+        self._none_ends_before = min(self._none_ends_before, self.leases[node])
         self.world.when(self.leases[node], self._expire)
         self.world.nodes[node].link.beat_arrived()
 

@@ -108,7 +108,7 @@ class SimNeighbours:
         if self._closed or self._node.done:
             return
         waits = False
-        for other in world.nodes.values():
+        for other in world.nodes.values() if SEEN["other hosts"] else world.on_host[self._node.on_host]:
             here = other.on_host == self._node.on_host
             if here and other.killed and (other.nursery.live or other.nursery.leftovers):
                 waits = True

@@ -65,6 +65,7 @@ class World:
         self.peers_cut: set[tuple[str, str]] = set()
         """Nodes of which the second does not receive what the first sends it; the store may still reach both."""
         self.nodes: dict[str, SimNode] = {}
+        self.on_host: dict[int | str, list[SimNode]] = {}
         self.skew_s = skew_s
         self.shared_store = SHARED_STORES[store](self) if store else None
         self.store: DirectStore | SharedStore = self.shared_store or DirectStore(self)
@@ -157,6 +158,7 @@ class World:
         if self.nodes and self.ended == len(self.nodes):
             self.checkers.begun_again()
         self.nodes[ident] = node
+        self.on_host.setdefault(node.on_host, []).append(node)
         if hosts:
             self.host = node
             state = Rendezvous() if self.shared_store else Rendezvous(epoch=1, since=node.clock())
