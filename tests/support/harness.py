@@ -26,6 +26,9 @@ OTHER_PROTOCOL = (
     "entry()\n"
 )
 """A Python program: the agent, with another protocol version."""
+QUIET_S = 1.5
+"""A first round waits so long for a node that was started at the same time: one tries again each 0.5 s until the other
+serves the store, and a busy host halts both."""
 SHORT_LEASE_S = 2.0
 SHORT_LEASE = {"beat": 0.4, "lease": SHORT_LEASE_S}
 """`conf` for `Cluster.start`: a node is lost 2 s after its last heartbeat."""
@@ -313,7 +316,7 @@ class Cluster:
         return {"TEST_NODE": name, "TEST_DESK": self.desk.path, "OMP_NUM_THREADS": "1", **wanted["env"]}
 
     def _start_process(self, name: str, wanted: dict[str, Any]) -> ProcessNode:
-        conf = {"last_call_quiet": 0.5, "read_timeout": 30, **wanted["conf"]}
+        conf = {"last_call_quiet": QUIET_S, "read_timeout": 30, **wanted["conf"]}
         if self.backend == "c10d" and "," not in wanted.get("endpoint", self.endpoint):
             conf["is_host"] = int(wanted.get("hosts", not self.nodes))
         flags = [
