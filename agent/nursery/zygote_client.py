@@ -33,8 +33,8 @@ class ZygoteClient:
         self.per_round = fields[1]
         self.order = [b"preload", *fields[:2], b""]
         self.patient = True
-        """Whether workers wait for a zygote that is not ready. Not while it imports what an earlier one has found: they
-        are started plainly, as they would have been without --preload."""
+        """Whether workers wait for a zygote that is not ready. Not while it imports what an earlier one has found, and
+        not once some have waited in vain: they are started plainly, as they would have been without --preload."""
         self.replaced = 0
         """How often a zygote was replaced because some of its modules could not be preloaded."""
         self.zygote = Launch(fields[2:], (-1, -1))
@@ -263,10 +263,16 @@ class ZygoteClient:
         left_s = self.until - time.monotonic()
         if left_s > 0:
             return left_s * 1000
-        self.start_waiting()
         if self.requested:
+            text = f"the process that preloads has not answered for {ZYGOTE_WAIT_S:g} s, so another one takes its place"
+            self.spawner.report("preload_warning", f"{text}, and these workers are started plainly")
             self.close()
             self.open()
+        else:
+            self.patient = False  # or each round would wait as long
+            text = f"the imports are not over after {ZYGOTE_WAIT_S:g} s, so workers are started plainly until they are"
+            self.spawner.report("preload_warning", text)
+            self.start_waiting()
         return None
 
     def start_waiting(self) -> None:
