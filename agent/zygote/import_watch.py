@@ -6,6 +6,8 @@ import are those of `importlib._bootstrap._load_unlocked`, in CPython 3.10 to 3.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _weakref
 import atexit
 import gc
 import os
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .fork_safety import Births
-    from .import_tree import Tree
+    from .import_tree import Import, Tree
 
 WITH_GENERATORS = ("random", "numpy.random", "torch")
 """Modules with generators of random numbers, which `reseed` in `child.py` seeds anew in each worker."""
+WITH_LOCKS = "multiprocessing.synchronize"
+"""The module with the locks that processes share."""
 
 
 class ImportWatch:
@@ -38,6 +42,10 @@ class ImportWatch:
         """Instances of random.Random that imports made without a seed."""
         self.drawn: set[int] = set()
         """Entropy that imports drew for generators of numpy."""
+        self._locks: list[tuple[Import, Callable[[], object]]] = []
+        """Who has made a lock that processes share, and a weak reference to it."""
+        self._states: list[dict[str, object]] = []
+        """What `process_state` was when each import that is under way began, innermost last."""
         self._undo: list[tuple[object, str, object]] = []
         self._audited: list[Tree] = []
         self._hooked = False
@@ -57,6 +65,8 @@ class ImportWatch:
         for name in WITH_GENERATORS:
             if name in sys.modules:
                 self._watch_generators(name)
+        if WITH_LOCKS in sys.modules:
+            self._watch_locks()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._audited.pop()
@@ -75,6 +85,7 @@ class ImportWatch:
         def load(spec: Any) -> Any:  # noqa: ANN401 - a ModuleSpec, and a module
             self.births.look()
             began = self.tree.begin(spec.name)
+            self._states.append(process_state())
             failed = True
             try:
                 module = original(spec)
@@ -83,10 +94,13 @@ class ImportWatch:
                 self.births.look()
                 self._check_torch_seed()
                 self._check_exits()
+                self._check_process(self._states.pop())
                 self.environment.settle(began)
                 self.tree.end(began, failed=failed)
             if spec.name in WITH_GENERATORS:
                 self._watch_generators(spec.name)
+            elif spec.name == WITH_LOCKS:
+                self._watch_locks()
             return module
 
         # Warnings and tracebacks leave out the frames of Python's own import, by the name of their file.
@@ -139,6 +153,28 @@ class ImportWatch:
 
         return randbits
 
+    def _watch_locks(self) -> None:
+        def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+            def init(lock: object, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as SemLock's
+                self._locks.append((self.tree.now, _weakref.ref(lock)))
+                original(lock, *args, **kwargs)
+
+            return init
+
+        self._replace(sys.modules[WITH_LOCKS].SemLock, "__init__", watch)
+
+    def _check_process(self, before: dict[str, object]) -> None:
+        """Find what an import has done to this process that a forked worker does not have, or has with the others.
+        `before`: the state when it began."""
+        now = process_state()
+        for what, value in now.items():
+            if value != before[what]:
+                self._fault(f"changes {what} when it is imported, which a forked worker would not keep")
+                for around in self._states:
+                    around[what] = value
+        if any(by is self.tree.now and ref() is not None for by, ref in self._locks):
+            self._fault("makes a lock of multiprocessing when it is imported, which workers would share")
+
     def _check_torch_seed(self) -> None:
         if self._torch_seed is None:
             return
@@ -176,6 +212,20 @@ class ImportWatch:
     def _fault(self, what: str) -> None:
         now = self.tree.now
         now.faults.append(f"{now.name or 'sitecustomize'} {what}")
+
+
+def process_state() -> dict[str, object]:
+    """What a fork loses, or `become_worker` sets to what the agent ordered."""
+    try:
+        cwd = os.getcwd()
+    except OSError:
+        cwd = ""  # it was removed
+    return {
+        "the working directory": cwd,
+        "sys.argv": list(sys.argv),
+        "the blocked signals": _signal.pthread_sigmask(_signal.SIG_BLOCK, ()),
+        "the timer of alarm()": _signal.getitimer(_signal.ITIMER_REAL)[0] > 0,
+    }
 
 
 def holds_objects(func: object) -> bool:

@@ -34,6 +34,14 @@ CANNOT_FORK = {
     "at_exit_file": ("mod_at_exit_file", "mod_at_exit_file makes files and registers bye to run at exit"),
     "finalizer": ("mod_finalizer", "mod_finalizer registers TemporaryDirectory._cleanup to run at exit when it is"),
     "seeds": ("mod_seeds", "mod_seeds seeds random when it is imported"),
+    "cwd": (
+        "mod_cwd",
+        "mod_cwd changes the working directory when it is imported, which a forked worker would not keep",
+    ),
+    "argv": ("mod_argv", "mod_argv changes sys.argv when it is imported, which a forked worker would not keep"),
+    "mask": ("mod_mask", "mod_mask changes the blocked signals when it is imported, which a forked worker would not"),
+    "timer": ("mod_timer", "mod_timer changes the timer of alarm() when it is imported, which a forked worker would"),
+    "lock": ("mod_lock", "mod_lock makes a lock of multiprocessing when it is imported, which workers would share"),
     "dies": ("mod_dies", "the process that preloads exited with code 9"),
     "killed": ("mod_killed", "the process that preloads was killed by signal 9"),
 }
@@ -60,6 +68,11 @@ MODULES = {
     ),
     "mod_seeds": "import random; random.seed(7)",
     "mod_seeds_numpy": "import numpy; numpy.random.seed(7)",
+    "mod_cwd": "import os; os.chdir('/')",
+    "mod_argv": "import sys; sys.argv = [each for each in sys.argv if each != '--mine'] + ['more']",
+    "mod_mask": "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])",
+    "mod_timer": "import signal; signal.alarm(3600)",
+    "mod_lock": "import multiprocessing; event = multiprocessing.Event()",
     "mod_dies": "import os; os._exit(9)",
     "mod_killed": "import os; os.kill(os.getpid(), 9)",
 }
@@ -91,6 +104,8 @@ HARMLESS = {
         "def bye():\n"
         "    with open(__file__ + '.ended', 'a') as file: print(os.getpid(), file=file)\n"
     ),
+    "folder": "import os\nhere = os.getcwd()\nos.chdir('/')\nimport colorsys\nos.chdir(here)\n",
+    "lock": "import multiprocessing\nlock = multiprocessing.Lock()\nimport colorsys\ndel lock\n",
     "seeded": "import random\nrng = random.Random(7)\n",
     "jemalloc": (
         "import ctypes, threading\nnamed = threading.Event()\n"
