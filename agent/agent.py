@@ -146,9 +146,9 @@ class Agent:
         """Leave the job in order: publish it, stop the workers within their grace; `run` ends with status 75."""
         self._loop.post(events.LeaveAsked(reason))
 
-    def stop(self) -> None:
-        """As if the agent had received SIGTERM; a second call shortens the workers' grace."""
-        self._loop.post(events.SignalReceived(transitions.SIGTERM))
+    def stop(self, because: str = "") -> None:
+        """As if the agent had received SIGTERM; a second call shortens the workers' grace. `because`: who asks."""
+        self._loop.post(events.SignalReceived(transitions.SIGTERM, because))
 
     def ask(self, act: Act, because: str, label: str = "") -> None:
         """Have all ranks of the job do this at the next step boundary. `because`: who asks, in one sentence; `label`:

@@ -105,10 +105,10 @@ class ControlMethods:
         wait.
 
         `job`: all ranks of the job save at their next step and exit, and every node's `run` raises KillSwitch.
-        `requeue`: the same, and it raises Preempted: the job is to be started again. `reason` is told then."""
+        `requeue`: the same, and it raises Preempted: the job is to be started again."""
         from ..control.service.messages import StopRequest
         from ..control.service.methods import stop, stop_node
 
         if not job and not requeue:
-            return stop_node(self._agent)
+            return stop_node(self._agent, reason, WHO)
         return stop(self._service, StopRequest(reason, job, requeue), WHO)

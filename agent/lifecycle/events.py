@@ -100,6 +100,8 @@ class SignalReceived:
     """One of the signals that stop the agent."""
 
     signum: int
+    because: str = ""
+    """Who asked for the same, and why, where no signal came."""
 
 
 @dataclass(frozen=True, slots=True)

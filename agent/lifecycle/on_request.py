@@ -21,7 +21,8 @@ from .transitions import Move
 
 
 def on_signalled(node: Node, event: SignalReceived, now: float, rules: Rules) -> Move:
-    verdict = Verdict(exit_status.SIGNALLED + event.signum, f"the agent was stopped by signal {event.signum}")
+    because = event.because or f"the agent was stopped by signal {event.signum}"
+    verdict = Verdict(exit_status.SIGNALLED + event.signum, because)
     if event.signum == transitions.SIGTERM and _settles(node, rules):
         limit_s = rules.grace_s / 2 if rules.term_settle_s is None else rules.term_settle_s
         return _settle(node, rules, now, verdict, min(rules.settle_s, limit_s))

@@ -164,16 +164,16 @@ def stop(service: Service, request: StopRequest, who: str) -> Done:
     """This node stops as by SIGTERM, or all of the job at its next step."""
     agent = _going(service)
     if not request.job and not request.requeue:
-        return stop_node(agent)
+        return stop_node(agent, request.reason, who)
     because = _because("stopped", request.reason, who)
     agent.ask(Act.PREEMPT if request.requeue else Act.KILL, because)
     ends = f"{exit_status.PREEMPTED}, to be started again" if request.requeue else f"{exit_status.KILL_SWITCH}"
     return Done(f"all ranks were asked to save at their next step and exit; every agent ends with {ends}")
 
 
-def stop_node(agent: Agent) -> Done:
+def stop_node(agent: Agent, reason: str, who: str) -> Done:
     """As by SIGTERM, and also of an agent that has not started yet, or is ending."""
-    agent.stop()
+    agent.stop(_because("stopped", reason, who))
     return _unless_ended(agent, f"{agent.name} was asked to stop, as by SIGTERM; it ends with {STOPPED}")
 
 

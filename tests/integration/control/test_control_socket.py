@@ -213,8 +213,10 @@ def test_drain_makes_the_node_leave_and_stop_stops_it(asking: Asking, cluster: C
     assert "): its disk is failing soon" in second.last_line()
     cluster.desk.wait_world(2, after=1)
     path = socket_of(asking, first)
-    asking.ask(path, "Stop")
+    asking.ask(path, "Stop", reason="the rack moves")
     assert first.wait() == 143
+    assert "stopped by uid " in first.last_line()
+    assert "): the rack moves" in first.last_line()
 
 
 def test_drain_says_with_what_a_node_ends_that_has_finished(asking: Asking, cluster: Cluster) -> None:

@@ -279,7 +279,7 @@ def test_stopping_ends_as_sigterm_does_and_a_second_time_at_once(embedded: Embed
     worker.order(f"ignore {int(signal.SIGTERM)}")
     desk.wait(lambda: any(said.startswith("done ignore") for said in worker.sent), "the worker to ignore SIGTERM")
     node.agent.stop()
-    node.wait_text("stopped by signal 15")
+    node.wait_text("stopped by this program")
     assert not worker.gone.is_set()
     node.agent.stop()
     assert node.wait() == 143
@@ -293,6 +293,15 @@ def test_a_drain_before_the_run_takes_effect() -> None:
     agent.drain("changed its mind")
     with pytest.raises(Preempted, match="changed its mind"):
         agent.run()
+
+
+def test_a_stop_says_who_asked_and_why() -> None:
+    """No signal came, so none is named; the exit status is that of SIGTERM."""
+    agent = NodeAgent(ONE, calls.wait_for_ever)
+    agent.stop("the disk is\nreplaced")
+    with pytest.raises(StoppedBySignal, match=r"^stopped by this program: the disk is replaced$") as stopped:
+        agent.run()
+    assert (stopped.value.exit_code, stopped.value.signum) == (143, 15)
 
 
 def test_requests_after_the_agent_has_ended_change_nothing() -> None:
