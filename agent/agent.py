@@ -134,6 +134,8 @@ class Agent:
                 "pids.max)"
             ) from error
         except OSError as error:
+            if error.errno is None:  # the TimeoutError of a program's own signal handler: no call was refused
+                raise
             raise HostFailed(
                 f"this host refuses what the agent needs: {error}; raise its limits (ulimit -a)"
             ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -76,3 +77,17 @@ def test_a_program_that_ignores_the_ends_of_its_children_launches_like_any_other
         "    print(launch(LaunchConfig(), os.path.basename, 'a/b'))\n",
     )
     assert (done.stdout, done.stderr, done.returncode) == ("{0: 'b'}\n", "", 0)
+
+
+def test_what_a_handler_of_the_program_raises_is_raised_as_it_is() -> None:
+    """Its time limit is a TimeoutError, and so an OSError: it was taken for a limit of this host."""
+
+    def expire(*_: object) -> None:
+        raise TimeoutError("the program's own limit")
+
+    before = signal.signal(signal.SIGALRM, expire)
+    try:
+        with pytest.raises(TimeoutError, match="the program's own limit"):
+            launch(ONE, os.kill, os.getpid(), signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, before)
