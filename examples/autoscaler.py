@@ -17,6 +17,7 @@ import http.client
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -80,7 +81,9 @@ class Autoscaler:
 
     def __init__(self, asked: argparse.Namespace, run_dir: str) -> None:
         self.asked, self.run_dir, self.pace = asked, run_dir, Pace()
-        self.least, self.most = (int(part) for part in asked.nodes.split(":"))
+        self.least, self.most = asked.nodes
+        self.status = 0
+        """Of the node that hosts the store, unless all were stopped from here."""
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.names: dict[str, str] = {}
         """Of nodes, as the job knows them."""
@@ -93,7 +96,7 @@ class Autoscaler:
         host = not self.nodes
         argv = [
             *self.asked.within.format(name).split(), sys.executable, "-m", "elastic_agent",
-            "--nnodes", self.asked.nodes, "--nproc-per-node", "1", "--max-restarts", "3", "--watch", "hang",
+            "--nnodes", f"{self.least}:{self.most}", "--nproc-per-node", "1", "--max-restarts", "3", "--watch", "hang",
             "--rdzv-backend", "c10d", "--rdzv-endpoint", self.asked.endpoint, "--rdzv-id", "autoscaled",
             "--rdzv-conf", f"is_host={int(host)},last_call_quiet=0.5,lease=3", *self.asked.script,
         ]  # fmt: skip
@@ -169,8 +172,8 @@ class Autoscaler:
             asked = name in self.leaving
             self.leaving.discard(name)
             print(f"autoscaler: {name} ended with {status}", flush=True)
-            if first:
-                self.least = 0  # it hosts the store: the job has ended
+            if first and self.least:
+                self.least, self.status = 0, status  # it hosts the store: the job has ended
             elif not asked and self.least and status not in (0, 83):
                 self.start(f"{name} died")
 
@@ -181,11 +184,11 @@ class Autoscaler:
             pidfds = [os.pidfd_open(process.pid) for process in self.nodes.values()]
             try:
                 select.select(pidfds, [], [], LOOK_S)
+                self.look()
             except KeyboardInterrupt:
                 self.stop("interrupted")
             for pidfd in pidfds:
                 os.close(pidfd)
-            self.look()
             if time.monotonic() > ends_s:
                 self.stop("the time is over")
 
@@ -197,14 +200,23 @@ class Autoscaler:
             self.ask(next(iter(self.nodes)), "Stop", job=True, reason=because)
 
 
+def nodes(text: str) -> tuple[int, int]:
+    """The numbers of MIN:MAX."""
+    least, _, most = text.partition(":")
+    if not 1 <= int(least) <= int(most or least):
+        raise ValueError
+    return int(least), int(most or least)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", default="1:4", metavar="MIN:MAX")
+    parser.add_argument("--nodes", type=nodes, default=(1, 4), metavar="MIN:MAX")
     parser.add_argument("--endpoint", default="127.0.0.1:29400", help="Where the first node listens.")
     parser.add_argument("--within", default="", help="Words before a node's command; {} is its name.")
     parser.add_argument("--for", dest="seconds", type=float, default=120.0, help="Seconds until the job is stopped.")
     parser.add_argument("script", nargs=argparse.REMAINDER)
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or the nodes would train on without it
     with tempfile.TemporaryDirectory(prefix="ea-", dir="/tmp") as folder:
         scaler = Autoscaler(asked, f"{folder}/run")
         try:
@@ -214,7 +226,8 @@ def main() -> None:
                 process.terminate()
                 process.wait()
     paces = ", ".join(f"{rate:.1f} on {nodes}" for nodes, rate in sorted(scaler.pace.best.items()))
-    print(f"autoscaler: steps/s: {paces}", flush=True)
+    print(f"autoscaler: steps/s: {paces or 'not measured'}", flush=True)
+    raise SystemExit(scaler.status if scaler.status >= 0 else 128 - scaler.status)
 
 
 if __name__ == "__main__":

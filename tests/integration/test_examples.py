@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.network import free_port
 from support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
@@ -110,3 +112,27 @@ def test_the_toy_scheduler_replaces_a_node_that_died(tmp_path: Path) -> None:
     assert "node-1 was lost" in output
     assert sorted(re.findall(r"results: \{(\d): 'trained to the end in round [2-9]'\}", output)) == ["0", "1"]
     assert len((ROOT / "examples" / "toy_scheduler.py").read_text().splitlines()) <= 60
+
+
+@pytest.mark.parametrize(("words", "said"), [("--nodes 3:1 train.py", "MIN:MAX"), ("nosuch.py", "does not exist")])
+def test_the_autoscaler_ends_with_the_status_of_its_job(words: str, said: str, tmp_path: Path) -> None:
+    """It ended with 0 whatever became of the job, and with a traceback where `--nodes` was wrong."""
+    status, output = run(tmp_path, "autoscaler.py", "--endpoint", f"127.0.0.1:{free_port()}", *words.split())
+    assert status == 2, output
+    assert said in output
+    assert "Traceback" not in output
+
+
+def test_the_autoscaler_takes_its_nodes_along_when_it_is_stopped(tmp_path: Path) -> None:
+    """By SIGTERM too, as a scheduler above it sends: they trained on without it."""
+    (tmp_path / "train.py").write_text("import threading\nprint('training', flush=True)\nthreading.Event().wait()\n")
+    command = [sys.executable, str(ROOT / "examples" / "autoscaler.py"), "--nodes", "1:1"]
+    command += ["--endpoint", f"127.0.0.1:{free_port()}", "train.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line == "training\n" for line in process.stdout)
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()  # to its end, which every node holds
+    assert "autoscaler: interrupted; all save and end" in rest
+    assert "autoscaler: node0 ended with 83" in rest
+    assert process.returncode == 0
