@@ -320,7 +320,10 @@ class Zygote:
     def become_worker(self, request: ForkRequest, pid_write: int) -> None:
         """In the worker: report its pid, close what belongs to the zygote, and prepare to run the script."""
         os.setsid()  # before the pid is reported: what kills the zygote's group must not kill this process
-        os.write(pid_write, str(os.getpid()).encode())
+        try:
+            os.write(pid_write, str(os.getpid()).encode())
+        except BrokenPipeError:
+            os._exit(127)  # the zygote was killed; the nursery starts this worker plainly
         os.close(pid_write)
         self.socket.close()
         for fd in self.frames.fds:

@@ -66,6 +66,38 @@ def test_workers_of_a_round_are_forked_at_the_same_time(jobs: list[Job], tmp_pat
     assert pids[::2] != pids[1::2]
 
 
+KILLS_ITS_ZYGOTE = """
+import os, select
+zygote, nursery = os.getpid(), os.getppid()
+def kill():
+    between = os.getppid()
+    if between == zygote:
+        return
+    os.kill(zygote, 9)
+    for pid in {zygote, between} - {nursery}:
+        try:
+            select.select([os.pidfd_open(pid)], [], [])
+        except ProcessLookupError:
+            pass
+os.register_at_fork(after_in_child=kill)
+"""
+
+
+def test_a_worker_whose_zygote_is_killed_as_it_is_forked_ends_silently(
+    jobs: list[Job], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The one that is started in its place runs; of the other there was a traceback on the agent's stderr."""
+    (tmp_path / "mod.py").write_text(KILLS_ITS_ZYGOTE)
+    (tmp_path / "script.py").write_text("print('ran')\n")
+    job = make(jobs, tmp_path, ["script.py"], ["mod"], PYTHONPATH=str(tmp_path))
+    job.until(Preloaded)
+    assert job.run() == [0]
+    assert job.output() == ("ran\n", "")
+    assert job.reasons() == ["the process that preloads was killed by signal 9"]
+    job.supervisor.close()  # and all that it started has ended
+    assert capfd.readouterr().err == ""
+
+
 def test_a_stopped_zygote_does_not_delay_kill(jobs: list[Job], tmp_path: Path) -> None:
     """kill() ends workers that were requested from a zygote that does not answer."""
     (tmp_path / "script.py").write_text(SLEEPER)
