@@ -42,13 +42,15 @@ def say_output(text: str, *, nl: bool = True) -> None:
 
 
 def open_closed_streams() -> None:
-    """Where this program was started with stdout or stderr closed (`>&-`), what it prints there goes nowhere."""
+    """Where this program was started with stdout or stderr closed (`>&-`), what it prints there goes nowhere. What the
+    encoding of a stream has not, as Latin-1 has no bar of tqdm's, is escaped there."""
     for name, least in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             # In the place of the closed one, so that no file or socket that is opened later is printed into.
             while (number := os.open(os.devnull, os.O_WRONLY)) < least:
                 pass
             setattr(sys, name, os.fdopen(number, "w"))
+        getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def fail(text: str, status: int, program: str = PROGRAM) -> NoReturn:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +83,18 @@ def test_a_full_disk_under_stdout_is_one_line_and_a_status(tmp_path: Path, words
         )  # fmt: skip
     assert done.returncode == 74
     assert done.stderr == "elasticctl: cannot print or read: No space left on device; make room, or look at the file\n"
+
+
+def test_what_the_terminals_encoding_has_not_is_escaped(tmp_path: Path) -> None:
+    """A bar of tqdm's, or a name, on a terminal of Latin-1."""
+    ended = {"what": "concluded", "node": "node0", "at_s": 1.0, "because": "caf\u00e9 \u2588"}
+    (tmp_path / "events").write_text(json.dumps(ended))
+    done = subprocess.run(
+        [sys.executable, "-m", "elastic_agent.control.ctl", "explain", str(tmp_path / "events")],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "caf\u00e9 \\u2588".encode("latin-1") in done.stdout
 
 
 def test_lines_are_counted_by_the_agent_where_its_output_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
