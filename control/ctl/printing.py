@@ -21,13 +21,17 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 class Commands(click.Group):
-    """Commands that end by Ctrl-C with a status of its own, and without a word of click's."""
+    """Commands that end by Ctrl-C, or once nobody reads what they print, with a status of its own, and without a word
+    of click's."""
 
     def invoke(self, context: click.Context) -> Any:  # noqa: ANN401 - as its base
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+        except BrokenPipeError:  # its reader has enough, as `head` has; click's 1 would be an agent that refuses
+            _drop_unwritten()
+            sys.exit(UNWRITTEN)
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -97,6 +97,19 @@ def test_what_the_terminals_encoding_has_not_is_escaped(tmp_path: Path) -> None:
     assert "caf\u00e9 \\u2588".encode("latin-1") in done.stdout
 
 
+def test_who_has_read_enough_gets_a_status_and_no_word(tmp_path: Path) -> None:
+    """As `elasticctl explain | head -1` may; 1 would be an agent that refuses."""
+    (tmp_path / "events").write_text("")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "elastic_agent.control.ctl", "explain", str(tmp_path / "events")],
+        stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (74, "")
+
+
 def test_lines_are_counted_by_the_agent_where_its_output_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is not all."""
     asked: list[dict[str, Any]] = []
