@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -58,7 +59,8 @@ def last_lines(parts: Iterable[Message], lines: int) -> list[Message]:
         known = found.setdefault(key, {**part, "text": ""})
         known["text"] += part["text"]
     for part in found.values():
-        part["text"] = "".join(part["text"].splitlines(keepends=True)[-lines:] if lines else [])
+        # As agents count them: what a progress bar draws over and over is one line.
+        part["text"] = "".join(list(io.StringIO(part["text"]))[-lines:] if lines else [])
     return list(found.values())
 
 

@@ -110,6 +110,12 @@ def test_who_has_read_enough_gets_a_status_and_no_word(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (74, "")
 
 
+def test_a_progress_bar_is_one_of_the_last_lines() -> None:
+    """As it is where the agent counts them."""
+    part = {"rank": 0, "stream": "stderr", "text": "begun\n 1 %\r 2 %\r 3 %\n"}
+    assert [each["text"] for each in views.last_lines([part], 1)] == [" 1 %\r 2 %\r 3 %\n"]
+
+
 def test_lines_are_counted_by_the_agent_where_its_output_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is not all."""
     asked: list[dict[str, Any]] = []
