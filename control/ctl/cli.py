@@ -16,7 +16,20 @@ from . import event_sources, find, screen, story, views
 from .asking import begin, call
 from .call import AgentUnreachable, CallRefused, Message
 from .find import Agent, NotFound
-from .printing import PROGRAM, UNWRITTEN, Commands, fail, open_closed_streams, printable, say, say_output
+from .printing import (
+    PROGRAM,
+    UNWRITTEN,
+    Commands,
+    begin_screen,
+    fail,
+    is_screen,
+    open_closed_streams,
+    say,
+    say_line,
+    say_missed,
+    say_output,
+    say_prefixed,
+)
 from .selection import MOST, NUMBER, Chosen, as_json, because, choosing, ranks_named, show_credentials
 
 REFUSED, WRONG = 1, 2
@@ -51,23 +64,22 @@ def status(chosen: Chosen, *, watch: bool, output: str, in_json: bool) -> None:
     """Where the job stands: what, why, how many of how many, what is odd, and what to do next."""
     output = "json" if in_json else output
     if not watch:
-        _show_status(chosen, output)
+        _show(*_status(chosen, output))
         return
     follower = begin(find.best(chosen.agents()).path, "Events", {"since": -1, "follow": True})
     drawn = False
     try:
         while not follower.ended:
-            if sys.stdout.isatty() and output != "json":
-                click.clear()
-            elif output != "json":
-                click.echo(time.strftime("%Y-%m-%d %H:%M:%S"))
             try:
-                _show_status(chosen, output)
+                lines, silent = _status(chosen, output)
             except (NotFound, AgentUnreachable):
                 # An agent that ends closes its streams a moment before or after it takes no more calls.
                 if not drawn or not follower.ends_soon():
                     raise
                 return
+            if output != "json":
+                begin_screen()
+            _show(lines, silent)
             drawn = True
             if select.select([follower], [], [], REDRAW_S)[0]:
                 follower.arrived()
@@ -75,17 +87,20 @@ def status(chosen: Chosen, *, watch: bool, output: str, in_json: bool) -> None:
         follower.close()
 
 
-def _show_status(chosen: Chosen, output: str) -> None:
+def _status(chosen: Chosen, output: str) -> tuple[list[screen.Line], list[str]]:
+    """What there is to print, and a line for each agent that does not answer."""
     found = chosen.agents()
     job, workers, events, silent = views.job_and_workers(found, find.best(found), brief=output == "screen")
     if output == "json":
-        _echo({"job": job, "workers": workers, "events": events})
-    else:
-        width = shutil.get_terminal_size((80, 24)).columns
-        saved = _newest(job["checkpoints"]) if job["checkpoints"] else None
-        for line in screen.screen(job, workers, events, time.time(), width=width, wide=output == "wide", saved=saved):
-            colour = "yellow" if line.odd and "NO_COLOR" not in os.environ else None
-            click.secho(printable(line.text), bold=line.odd, fg=colour)
+        return [screen.Line(json.dumps({"job": job, "workers": workers, "events": events}))], silent
+    width = shutil.get_terminal_size((80, 24)).columns
+    saved = _newest(job["checkpoints"]) if job["checkpoints"] else None
+    return screen.screen(job, workers, events, time.time(), width=width, wide=output == "wide", saved=saved), silent
+
+
+def _show(lines: Sequence[screen.Line], silent: Sequence[str]) -> None:
+    for line in lines:
+        say_line(line.text, odd=line.odd)
     _report(silent)
 
 
@@ -141,28 +156,13 @@ def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json:
         if in_json:
             _echo(part)
         elif rank == "all":
-            _prefixed(part, unfinished)
+            say_prefixed(part, unfinished)
         else:
-            _missed(part)
+            say_missed(part)
             say_output(part["text"], nl=False)
     for (of, _), text in unfinished.items():
         if text:
             say_output(f"[{of}] {text}")
-
-
-def _prefixed(part: Message, unfinished: dict[tuple[int, str], str]) -> None:
-    _missed(part)
-    key = (part["rank"], part["stream"])
-    *whole, rest = (unfinished.get(key, "") + part["text"]).split("\n")
-    unfinished[key] = rest
-    for line in whole:
-        say_output(f"[{part['rank']}] {line}")
-
-
-def _missed(part: Message) -> None:
-    if part["missedBytes"]:
-        where = f"; all of it is in {part['file']}" if part["file"] else ""
-        say(f"({part['missedBytes']:.0f} bytes of rank {part['rank']} were left out here{where})", err=True)
 
 
 @elasticctl.command()
@@ -196,17 +196,22 @@ def top(chosen: Chosen, *, watch: bool, in_json: bool) -> None:
     """Memory and processor time of the workers that can be asked of, and GPUs of those that run here."""
     from . import gpus
 
-    before: dict[tuple[str, int], tuple[float, float]] = {}
+    before: dict[tuple[str, int], tuple[float, float]] | None = None
     while True:
-        answers, _ = views.together(found := chosen.everywhere(), "Workers")
+        try:
+            answers, _ = views.together(found := chosen.everywhere(), "Workers")
+        except NotFound as error:
+            if before is None or error.status != find.NONE:
+                raise
+            return  # the job that was looked at has ended
         trouble = gpus.add([each for each in answers if each["name"] in find.here(found)])
         now_s = time.monotonic()
         if in_json:
             _echo(answers)
         else:
-            if watch and sys.stdout.isatty():
+            if watch and is_screen():
                 click.clear()
-            for line in views.top(answers, before, now_s):
+            for line in views.top(answers, before or {}, now_s):
                 say(line)
             if trouble:
                 say(f"GPUs are not shown: {trouble}", err=True)

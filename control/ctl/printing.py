@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import sys
+import time
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
@@ -40,9 +42,49 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def say_line(text: str, *, odd: bool) -> None:
+    """Print one line of a screen, an odd one bold and in colour on a terminal that knows them. A line's end within it,
+    as a run id may have one, is escaped too."""
+    text = printable(text).replace("\n", "\\n")
+    if odd and os.environ.get("TERM") != "dumb":
+        text = click.style(text, bold=True, fg=None if os.environ.get("NO_COLOR") else "yellow")
+    click.echo(text)
+
+
+def is_screen() -> bool:
+    """Whether stdout is a terminal that can be cleared and that knows colours."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def begin_screen() -> None:
+    """Before a live screen is drawn anew: clear the last one; into a file, the time stands above each."""
+    if is_screen():
+        click.clear()
+    else:
+        click.echo(time.strftime("%Y-%m-%d %H:%M:%S"))
+
+
 def say_output(text: str, *, nl: bool = True) -> None:
     """Print what workers wrote: as it is into a file or a pipe; of what steers a terminal, colours only."""
     click.echo(printable(text, coloured=True) if sys.stdout.isatty() else text, nl=nl)
+
+
+def say_prefixed(part: Mapping[str, Any], unfinished: dict[tuple[int, str], str]) -> None:
+    """Print the lines that a part of the output of one of several ranks completes. `unfinished`: the beginnings of
+    others, by rank and stream."""
+    say_missed(part)
+    key = (part["rank"], part["stream"])
+    *whole, rest = (unfinished.get(key, "") + part["text"]).split("\n")
+    unfinished[key] = rest
+    for line in whole:
+        say_output(f"[{part['rank']}] {line}")
+
+
+def say_missed(part: Mapping[str, Any]) -> None:
+    """Say on stderr what is missing before a part of the output."""
+    if part["missedBytes"]:
+        where = f"; all of it is in {part['file']}" if part["file"] else ""
+        say(f"({part['missedBytes']:.0f} bytes of rank {part['rank']} were left out here{where})", err=True)
 
 
 def open_closed_streams() -> None:

@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from elastic_agent.control.ctl import cli, find, selection, views
+from elastic_agent.control.ctl import cli, find, screen, selection, views
 from elastic_agent.control.ctl.checkpoints import table
 from elastic_agent.control.ctl.find import Agent, NotFound
 from elastic_agent.control.ctl.printing import printable
@@ -85,18 +85,6 @@ def test_a_full_disk_under_stdout_is_one_line_and_a_status(tmp_path: Path, words
     assert done.stderr == "elasticctl: cannot print or read: No space left on device; make room, or look at the file\n"
 
 
-def test_what_the_terminals_encoding_has_not_is_escaped(tmp_path: Path) -> None:
-    """A bar of tqdm's, or a name, on a terminal of Latin-1."""
-    ended = {"what": "concluded", "node": "node0", "at_s": 1.0, "because": "caf\u00e9 \u2588"}
-    (tmp_path / "events").write_text(json.dumps(ended))
-    done = subprocess.run(
-        [sys.executable, "-m", "elastic_agent.control.ctl", "explain", str(tmp_path / "events")],
-        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert "caf\u00e9 \\u2588".encode("latin-1") in done.stdout
-
-
 def test_who_has_read_enough_gets_a_status_and_no_word(tmp_path: Path) -> None:
     """As `elasticctl explain | head -1` may; 1 would be an agent that refuses."""
     (tmp_path / "events").write_text("")
@@ -108,6 +96,18 @@ def test_who_has_read_enough_gets_a_status_and_no_word(tmp_path: Path) -> None:
     )  # fmt: skip
     os.close(writing)
     assert (done.returncode, done.stderr) == (74, "")
+
+
+def test_what_the_terminals_encoding_has_not_is_escaped(tmp_path: Path) -> None:
+    """A bar of tqdm's, or a name, on a terminal of Latin-1."""
+    ended = {"what": "concluded", "node": "node0", "at_s": 1.0, "because": "caf\u00e9 \u2588"}
+    (tmp_path / "events").write_text(json.dumps(ended))
+    done = subprocess.run(
+        [sys.executable, "-m", "elastic_agent.control.ctl", "explain", str(tmp_path / "events")],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "caf\u00e9 \\u2588".encode("latin-1") in done.stdout
 
 
 def test_a_progress_bar_is_one_of_the_last_lines() -> None:
@@ -147,6 +147,26 @@ def test_what_is_odd_is_in_colour_unless_the_environment_says_no(monkeypatch: py
     assert [line.count(yellow) for line in shown().splitlines() if "node1:2" in line] == [1, 1]
     assert yellow not in shown(NO_COLOR="1")
     assert click.unstyle(shown()) == click.unstyle(shown(NO_COLOR="1"))
+    assert shown(NO_COLOR="") == shown()
+    assert shown(TERM="dumb") == click.unstyle(shown())
+    assert [line for line in shown().splitlines() if "\x1b" in line and "node1:2" not in line] == []
+
+
+def test_a_run_id_with_a_line_end_makes_no_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = screen.Line("job1\nnode1  LOST  running")
+    monkeypatch.setattr(cli, "_status", lambda *of: ([line], []))
+    assert ctl("status").output == "job1\\nnode1  LOST  running\n"
+
+
+def test_a_live_table_ends_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands there last stays, and is no error."""
+    here = iter([([Agent("/nowhere/control.sock", STATUS)], []), ([], [])])
+    monkeypatch.setattr(find, "agents", lambda address="": next(here))
+    monkeypatch.setattr(views, "together", lambda *of: ([{"name": "node0:1", "workers": []}], []))
+    monkeypatch.setattr(cli, "REDRAW_S", 0.0)
+    found = ctl("top", "-w")
+    assert (found.exit_code, found.stdout.count("RANK")) == (0, 1)
+    assert "no agent runs here" not in found.output
 
 
 def test_equal_stacks_of_three_agents_are_one_group_and_the_odd_one_is_first() -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
-from elastic_agent.control.ctl import call, cli, find, views
+from elastic_agent.control.ctl import call, cli, find, printing, screen, views
 from elastic_agent.control.ctl.call import AgentUnreachable
 from elastic_agent.control.ctl.find import Agent
 
@@ -29,7 +30,12 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
         yield made
 
 
-def live(listener: socket.socket, monkeypatch: pytest.MonkeyPatch, last: Callable[[socket.socket], None]) -> Result:
+def live(
+    listener: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+    last: Callable[[socket.socket], None],
+    output: str = "json",
+) -> Result:
     """A live screen that is drawn once; its next call is reset after `last` of the stream of events."""
     streams: list[socket.socket] = []
 
@@ -38,13 +44,13 @@ def live(listener: socket.socket, monkeypatch: pytest.MonkeyPatch, last: Callabl
             streams.append(listener.accept()[0])
             streams[0].recv(1 << 16)  # unread, it would make an end a reset
             streams[0].sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + EVENT)
-            return {}, [], [], []
+            return {"checkpoints": ""}, [], [], []
         last(streams[0])
         raise AgentUnreachable(f"{listener.getsockname()}: Connection reset by peer")
 
     monkeypatch.setattr(views, "job_and_workers", asked)
     try:
-        return CliRunner().invoke(cli.elasticctl, ["status", "-w", "-o", "json"])
+        return CliRunner().invoke(cli.elasticctl, ["status", "-w", "-o", output])
     finally:
         for each in streams:
             each.close()
@@ -74,3 +80,14 @@ def test_an_agent_that_goes_on_and_answers_no_call_is_an_error(
     shown = live(listener, monkeypatch, lambda stream: None)
     assert isinstance(shown.exception, AgentUnreachable)
     assert "reset by peer" in str(shown.exception)
+
+
+def test_the_last_screen_stays_when_the_agent_has_ended(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cleared only for the next one."""
+    monkeypatch.setattr(printing, "is_screen", lambda: True)
+    monkeypatch.setattr("click.clear", lambda: click.echo("cleared"))
+    monkeypatch.setattr(screen, "screen", lambda *of, **more: [screen.Line("drawn")])
+    shown = live(listener, monkeypatch, lambda stream: stream.sendall(EVENT + END), "wide")
+    assert shown.output == "cleared\ndrawn\n"
