@@ -134,6 +134,8 @@ class _Source:
         self.tap = partial(tapped, self)
         self.upto = 0
         """Bytes of the stream that were taken."""
+        self.midline = False
+        """What was handed on last has no end of line."""
         self.decode = getincrementaldecoder("utf-8")("replace").decode
 
 
@@ -167,6 +169,7 @@ class LogFollower:
             return
         if logs is not self._logs:
             self._detach()
+            self._end_lines()
             self._logs = logs
             self._rounds += 1
             wanted = self._ranks or frozenset(logs.ranks.values())
@@ -176,6 +179,14 @@ class LogFollower:
             for name, stream in streams.items():
                 files = logs.stderr_files if name == "stderr" else logs.stdout_files
                 self._begin(_Source(rank, name, stream, files.get(local_rank, ""), self._tapped))
+
+    def _end_lines(self) -> None:
+        """What a worker left unfinished, as a progress bar, is not the begin of a line of the next round's."""
+        with self._lock:
+            for source in self._sources:
+                if source.midline:
+                    self._add(source, b"\n")
+        self._sources.clear()
 
     def _begin(self, source: _Source) -> None:
         stream = source.stream
@@ -221,6 +232,7 @@ class LogFollower:
             self._pending.append((source, part, self._missed))
             self._bytes += len(part)
             self._missed = 0
+            source.midline = not part.endswith(b"\n")
 
     def pump(self, send: Send) -> bool:
         """As `Follower.pump`."""
@@ -246,9 +258,9 @@ class LogFollower:
     def close(self) -> None:
         """Follow no more."""
         self._detach()
+        self._sources.clear()
 
     def _detach(self) -> None:
         for source in self._sources:
             with _TAPS:
                 source.stream.taps = tuple(tap for tap in source.stream.taps if tap is not source.tap)
-        self._sources.clear()

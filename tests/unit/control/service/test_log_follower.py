@@ -72,6 +72,25 @@ def test_workers_whose_output_is_opened_later_are_followed(made: Round) -> None:
     follower.close()
 
 
+def test_the_lines_of_a_round_do_not_go_on_in_the_next(made: Round, tmp_path: Path) -> None:
+    """What a progress bar left unfinished ends with its worker; what was never shown needs no end."""
+    begun, new = made.follow(4), RoundLogs(LogSpec(), str(tmp_path), {0: 4}, {}, made.relay)
+    made.logs.stdio(0)
+    stream = made.logs.streams_of(0)["stdout"]
+    stream.feed(b"begun\n 9 %")
+    begun.attach()
+    late = made.follow(4, tail_lines=-1)
+    made.read(begun, "begun\n 9 %")
+    made.agent.workers.round_logs = new
+    new.stdio(0)
+    new.streams_of(0)["stdout"].feed(b"again\n")
+    for follower, end in ((begun, "\nagain\n"), (late, "again\n")):
+        follower.attach()
+        made.read(follower, end)
+        follower.close()
+    new.finish(BOUND_S)
+
+
 def test_only_the_ranks_asked_for_are_followed(made: Round) -> None:
     follower = made.follow(5)
     for local_rank in (0, 1):
