@@ -215,6 +215,27 @@ def test_what_colour_says_stands_there_in_words_and_patterns_too(tmp_path: Path)
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")
+def test_output_stands_on_the_page_as_a_terminal_shows_it(tmp_path: Path) -> None:
+    """A progress bar by what it drew last, also before its line has an end; no colours; and a spare node is none of the
+    round's."""
+    browser = Browser(tmp_path)
+    try:
+        told = tmp_path / "report.html"
+        told.write_bytes(report([], "a test"))
+        browser.open(told.as_uri())
+        browser.wait_for("none yet")
+        for rank, text in ((0, "\x1b[31mred\x1b[0m\r\n 1 %\r 2 %\n"), (1, "\r 3 %\r 4 %\r")):
+            browser.evaluate(f"take({json.dumps({'log': {'rank': rank, 'stream': 'stderr', 'text': text}})})")
+        spare = {"name": "node2", "state": "waiting", "nproc": 1}
+        of = {**STATE["job"], "nodes": [*STATE["job"]["nodes"], spare], "world_size": 2}
+        browser.evaluate(f"take({json.dumps({'state': {**STATE, 'job': of}})}); draw()")
+        browser.wait_for("2 nodes of 1:2")
+        assert browser.evaluate("document.getElementById('log').textContent") == "[0] red\n[0]  2 %\n[1]  4 %\n"
+    finally:
+        browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")
 def test_a_browser_shows_a_change_within_a_second_and_asks_nobody_else(job: Job, tmp_path: Path) -> None:
     """Live, narrow as a phone, and once more as a file from the events of the job that has ended."""
     browser = Browser(tmp_path)
