@@ -130,7 +130,9 @@ def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line
         shown = [each for each in shown if _is_odd(each, job)]
     rows = [("NODE", "STATE", "LAST SIGN", "RANKS", "WORKERS", "LEFT", "NOTE")]
     for each in shown:
-        why = each.get("because", "") if wide or _is_odd(each, job) else ""
+        # What a node said before it fell silent is not why it is odd.
+        says_why = _is_odd(each, job) and _state(each, job) not in ("LOST", "SILENT")
+        why = each.get("because", "") if wide or says_why else ""
         notes = ("this agent" if each.get("own") else "", why, _last_failure(each, job))
         heard = duration(each["heardAgeS"]) if "heardAgeS" in each else "?"
         known = _begun(cells[each["name"]], each) if each["name"] in cells else _guess(each, job)

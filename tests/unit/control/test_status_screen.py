@@ -37,7 +37,8 @@ def shown(of: dict[str, Any], width: int = 100, **more: Any) -> str:
 def test_a_silent_node_is_named_before_it_is_lost() -> None:
     """The first line, its own line and the next step say so; its workers are unknown, a worker without a sign of life
     stands still."""
-    of = job(node("node0", 0, 0.0, own=True), node("node1", 1), node("node2", 2), node("node3", 3, 4.0))
+    late = {**node("node3", 3, 4.0), "because": "round 3 begins with 4 nodes"}
+    of = job(node("node0", 0, 0.0, own=True), node("node1", 1), node("node2", 2), late)
     text = shown(of)
     assert text.splitlines() == [
         "job1  running, node3 is silent                  4 of 2:4 nodes  8 workers  2 h 13 min",
