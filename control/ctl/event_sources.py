@@ -20,7 +20,11 @@ def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[
     try:
         if not files:
             return views.events_kept_by(agents())
-        return [event for path in files for event in views.events_of(path, lambda line: say(line, err=True))]
+        # What matches `events-*` may be named beside the file for which it was put aside.
+        each_once = {os.path.realpath(each): each for path in files for each in views.files_of_events(path)}
+        return [
+            event for path in each_once.values() for event in views.events_in(path, lambda line: say(line, err=True))
+        ]
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -152,7 +152,7 @@ def events_of(path: str, note: Callable[[str], None] = lambda line: None) -> lis
     """The events of a file, and of those that were put aside for it, the oldest first. What a host that lost its power
     left of a line, or in its place, is left out, and `note` is told where that is not the end of a file; raises
     ValueError, in one line, for a file without any event in it that is not empty."""
-    return [event for each in files_of_events(path) for event in _events_of(each, note)]
+    return [event for each in files_of_events(path) for event in events_in(each, note)]
 
 
 def files_of_events(path: str) -> list[str]:
@@ -163,7 +163,8 @@ def files_of_events(path: str) -> list[str]:
     return [*(f"{path}.{number}" for number in aside), path]
 
 
-def _events_of(path: str, note: Callable[[str], None]) -> list[Message]:
+def events_in(path: str, note: Callable[[str], None]) -> list[Message]:
+    """As `events_of`, of one file alone."""
     found, broken = [], []
     with open(path, encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(file, 1):

@@ -85,6 +85,16 @@ def test_a_full_disk_under_stdout_is_one_line_and_a_status(tmp_path: Path, words
     assert done.stderr == "elasticctl: cannot print or read: No space left on device; make room, or look at the file\n"
 
 
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    """`events*` also matches what was put aside for a file, which is read with it."""
+    for number, name in enumerate(("events.1", "events")):
+        ended = {"what": "concluded", "node": f"node{number}", "at_s": number, "because": "done"}
+        (tmp_path / name).write_text(json.dumps(ended))
+    for files in (["events"], ["events", "events.1"], ["events.1", "events", "events"]):
+        found = json.loads(ctl("explain", "--json", *(str(tmp_path / name) for name in files)).output)
+        assert found["ends"] == ["node0: exit 0: done", "node1: exit 0: done"]
+
+
 def test_who_has_read_enough_gets_a_status_and_no_word(tmp_path: Path) -> None:
     """As `elasticctl explain | head -1` may; 1 would be an agent that refuses."""
     (tmp_path / "events").write_text("")
