@@ -215,7 +215,8 @@ def plan(
     workers = _worker_spec(config, argv, title, run_id, env, base_env, nproc, choice.fixed)
     numa_warning = "--preload has no effect with --numa-binding" if workers.numa and workers.preload else ""
     shown_warning = "" if counts_anew(config.nproc_per_node) else values.nothing_shown(config.local_ranks_filter, nproc)
-    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning, shown_warning)
+    files_warning = values.no_files(workers.logs)
+    warnings = (*choice.warnings, run_id_warning, omp_warning, numa_warning, shown_warning, files_warning)
     return Plan(rendezvous, workers, tuple(line for line in warnings if line))
 
 

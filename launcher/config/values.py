@@ -9,12 +9,13 @@ from __future__ import annotations
 
 # The C module: importing `socket` would lengthen the agent's start-up.
 import _socket
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...agent.errors import UsageError
 from ...agent.lifecycle.stop_ladder import LEFTOVER_S, Leftovers
-from ...agent.spec import Rotation
+from ...agent.spec import LogSpec, Rotation
 
 LONGEST_S = 1e9
 """Longest time that can be set, about 31 years: the system's timers overflow not far beyond."""
@@ -194,6 +195,13 @@ def nothing_shown(value: str | Iterable[int], nproc: int) -> str:
         return ""
     here = f"ranks 0 to {nproc - 1} are" if nproc > 1 else "rank 0 is"
     return f"--local-ranks-filter names {', '.join(map(str, sorted(shown)))}, but local {here} here: no output is shown"
+
+
+def no_files(logs: LogSpec) -> str:
+    """A warning where streams are to go to files, and there are none; else empty."""
+    if logs.base_dir != os.devnull or logs.reify is not None or not any((*logs.redirects.values(), *logs.tee.values())):
+        return ""
+    return "--redirects and --tee have no effect with --log-dir /dev/null: output goes to the console as it is"
 
 
 def substrings(value: str | Iterable[str]) -> tuple[str, ...]:

@@ -111,6 +111,15 @@ def test_a_filter_that_shows_nothing_is_said() -> None:
     assert not any("local-ranks" in line for line in planned(nproc_per_node="cpu", local_ranks_filter="999").warnings)
 
 
+def test_files_that_are_asked_for_where_there_are_none_are_said() -> None:
+    """What was to be in a file only is on the console then."""
+    said = "--redirects and --tee have no effect with --log-dir /dev/null: output goes to the console as it is"
+    for fields in ({"redirects": "1:3"}, {"tee": 1}):
+        assert said in planned(nproc_per_node=2, log_dir="/dev/null", **fields).warnings
+        assert said not in planned(nproc_per_node=2, **fields).warnings
+    assert said not in planned(nproc_per_node=2, log_dir="/dev/null").warnings
+
+
 def test_filters_and_signals_are_read() -> None:
     """Text is split as on the command line; the items of lists are not split."""
     spec = planned(
