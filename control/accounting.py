@@ -99,9 +99,11 @@ class Accounting:
             return ended.failure.node
         return next((member.name for member in self._members if member.node == ended.charged), "")
 
-    def message(self, now_s: float, name: str) -> Goodput:
-        """The account for people and programs, until now."""
-        state, totals = self._state, goodput.totals(self._state, now_s)
+    def message(self, now_s: float, name: str, room: int = 1) -> Goodput:
+        """The account for people and programs, until now. `room`: for how many workers this node has room, which counts
+        as long as it has had no place in a round."""
+        state = goodput.with_room(self._state, room)
+        totals = goodput.totals(state, now_s)
         by_bucket = dict.fromkeys(Bucket, 0.0)
         lost: dict[int, float] = {}
         for spent in totals:

@@ -256,7 +256,9 @@ class Service:
         """Where the seconds of this node's workers went, until now, or then. From any thread."""
         with self._reading:
             at_s = time.monotonic() if at_s is None else at_s
-            return self._followed().message(at_s, self.agent.name if self.agent is not None else "")
+            if self.agent is None:
+                return self._followed().message(at_s, "")
+            return self._followed().message(at_s, self.agent.name, self.agent.known().node.place.nproc)
 
     def _followed(self) -> Accounting:
         """The account with all that has happened. With the lock held."""

@@ -133,6 +133,12 @@ def step(state: SecondsAccount, event: Event) -> SecondsAccount:
     return _seen(state, event)
 
 
+def with_room(state: SecondsAccount, workers: int) -> SecondsAccount:
+    """With a place for each of so many workers, as long as no round has shown how many there are."""
+    missing = workers - len(state.workers)
+    return state if state.round or missing <= 0 else replace(state, workers=state.workers + state.workers[:1] * missing)
+
+
 def totals(state: SecondsAccount, now_s: float) -> list[dict[Key, float]]:
     """What each worker's seconds until now went to, by local rank."""
     made = []
@@ -217,7 +223,7 @@ def _enough(state: SecondsAccount, seen: WorkersSeen) -> tuple[Worker, ...]:
     if missing <= 0:
         return state.workers
     if not state.round:
-        return state.workers + (first,) * missing
+        return with_room(state, seen.nproc).workers
     waited = {(Bucket.NODES, 0): first.until_s - state.began_s}
     return state.workers + (Worker(first.until_s, waited),) * missing
 

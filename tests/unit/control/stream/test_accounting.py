@@ -43,6 +43,16 @@ def test_what_a_joining_node_waits_for_is_its_bucket(waits: str, bucket: str) ->
     assert played(moved(1.0, Phase.JOINING, 0, waits=waits), until_s=4.0) == {"starting": 1.0, bucket: 3.0}
 
 
+def test_a_spare_counts_as_many_workers_as_it_has_room_for() -> None:
+    """Before it has a place, no round shows how many they are; in one, the round does."""
+    account = Accounting(0.0)
+    account.follow(moved(1.0, Phase.JOINING, 0, waits="place"))
+    found = account.message(4.0, "b:1", 8)
+    assert (found.workers, sum(each.length_s for each in found.buckets)) == (8, 32.0)
+    account.follow(seen(6.0, 1, Shown(), began_s=5.0, started_s=5.5))
+    assert account.message(8.0, "b:1", 8).workers == 1
+
+
 def test_a_hang_costs_from_the_last_step_on_and_a_round_that_is_finished_costs_nothing() -> None:
     """Two rounds: the first is ended as its worker stands still; in the second it exits 0, and waits for others."""
     run = Shown(began_s=5.0, useful_s=2.0)
