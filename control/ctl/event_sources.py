@@ -10,8 +10,10 @@ import click
 
 from . import views
 from .call import Message
+from .causes import starts
 from .find import Agent
 from .printing import say
+from .story import normal
 
 
 def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[Message]:
@@ -34,7 +36,10 @@ def write_report(output: str, found: Sequence[Message], files: Sequence[str]) ->
     from ..page.render import report
 
     where = f"from {', '.join(map(os.path.basename, files))}" if files else "from running agents"
-    content = report(found, f"written {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}")
+    # Each start of the job numbers its rounds, and names its events, anew.
+    told = starts([normal(event) for event in found])
+    every = [{**event, "start": number} for number, start in enumerate(told, 1) for event in start]
+    content = report(every, f"written {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}")
     try:
         with click.open_file(output, "wb") as file:
             file.write(content)

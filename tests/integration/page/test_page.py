@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from elastic_agent.control.ctl import event_sources
 from elastic_agent.control.page.render import render, report
 from support.outside.browser import CHROMIUM, Browser
 from support.procfs import slowed
@@ -210,6 +211,31 @@ def test_what_colour_says_stands_there_in_words_and_patterns_too(tmp_path: Path)
         assert len({pattern for _, _, pattern in parts}) == len(parts) == len(legend)
         for (letter, title, _), line in zip(parts, legend, strict=True):
             assert f"{letter} {title}" in line
+    finally:
+        browser.close()
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")
+def test_a_report_tells_rounds_of_several_starts_apart(tmp_path: Path) -> None:
+    """Of a job that its queue has started again, with the same file of events: each start has a round 1."""
+    told = []
+    for number, failed in enumerate(("boom", "bang")):
+        node = f"node0:{number}"
+        for version, (phase, because) in enumerate((("running", "all are here"), ("over", failed)), 1):
+            at_s = 10.0 * number + version
+            told.append({"what": "announced", "node": node, "at_s": at_s, "number": 1, "phase": phase,
+                         "because": because, "version": version, "id": f"announced/{version}",
+                         "cause": "announced/1"})  # fmt: skip
+        told.append({"what": "concluded", "node": node, "at_s": 10.0 * number + 3, "because": failed})
+    (tmp_path / "events").write_text("".join(f"{json.dumps(each)}\n" for each in told))
+    page = tmp_path / "report.html"
+    event_sources.write_report(str(page), event_sources.events([str(tmp_path / "events")], list), ["events"])
+    browser = Browser(tmp_path)
+    try:
+        browser.open(page.as_uri())
+        browser.wait_for("start 2, round 1")
+        rows = browser.evaluate("[...document.querySelectorAll('#rounds p')].map(e => e.innerText)")
+        assert [each.rpartition("; ")[2] for each in rows] == ["ended: bang", "ended: boom"]
     finally:
         browser.close()
 
