@@ -242,8 +242,8 @@ def test_a_report_tells_rounds_of_several_starts_apart(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")
 def test_output_stands_on_the_page_as_a_terminal_shows_it(tmp_path: Path) -> None:
-    """A progress bar by what it drew last, also before its line has an end; no colours; and a spare node is none of the
-    round's."""
+    """A progress bar by what it drew last, also before its line has an end; no colours. A spare node is none of the
+    round's, and of many ranks' steps the slowest is named."""
     browser = Browser(tmp_path)
     try:
         told = tmp_path / "report.html"
@@ -257,6 +257,13 @@ def test_output_stands_on_the_page_as_a_terminal_shows_it(tmp_path: Path) -> Non
         browser.evaluate(f"take({json.dumps({'state': {**STATE, 'job': of}})}); draw()")
         browser.wait_for("2 nodes of 1:2")
         assert browser.evaluate("document.getElementById('log').textContent") == "[0] red\n[0]  2 %\n[1]  4 %\n"
+        for step in (20, 30):
+            paces = [
+                {"rank": rank, "steps": step, "stepped_s": float(step + step * (rank == 299))} for rank in range(300)
+            ]
+            many = {**STATE["goodput"], "ranks": paces}
+            browser.evaluate(f"take({json.dumps({'state': {**STATE, 'goodput': many}})}); draw()")
+        browser.wait_for("and 44 ranks more; the slowest of all is rank 299: 2.0 s")
     finally:
         browser.close()
 
