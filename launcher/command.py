@@ -108,7 +108,7 @@ def _follow(name: str, service: Service, *recorders: EventFile | TorchEvents | N
 
 
 def _watched(config: LaunchConfig, made: Plan, console: Console) -> Watched:
-    watched = Watched(config, made, console.tell)
+    watched = Watched(config, made, console.tell, console.show)
     if console.on_terminal:
         from .reporting.waiting_line import WaitingLine
 

@@ -37,12 +37,19 @@ OnEvent = Callable[["AgentEvent"], None]
 class Watched:
     """Runs an agent that can be asked, watched as its configuration says."""
 
-    def __init__(self, config: LaunchConfig, made: Plan, tell: Callable[[str, bool], None]) -> None:
-        """Raises UsageError for a mistake in the table or in a URL."""
+    def __init__(
+        self,
+        config: LaunchConfig,
+        made: Plan,
+        tell: Callable[[str, bool], None],
+        show: Callable[[str, bool], None] | None = None,
+    ) -> None:
+        """`show`: as `tell`, which it is if not given, for the addresses of what is served. Raises UsageError for a
+        mistake in the table or in a URL."""
         self._watching: Watching | None = None
         self._making = Lock()
         self._agent: Agent | None = None
-        self._tell = tell
+        self._tell, self._show = tell, show or tell
         self._run_id = made.workers.run_id
         notify = (config.notify,) if isinstance(config.notify, str) and config.notify else tuple(config.notify)
         workers = made.workers
@@ -71,18 +78,18 @@ class Watched:
             from .config.values import endpoint
 
             address = endpoint("metrics_address", served, None)
-            self.service.companions.append(Scraping(self.service, address, __version__, self._tell))
+            self.service.companions.append(Scraping(self.service, address, __version__, self._show))
         if config.page or config.page_address:
             from ..control.page.paging import Paging
             from .config.values import endpoint
 
             shown = endpoint("page_address", config.page_address or PAGE_ADDRESS, None)
-            self.service.companions.append(Paging(self.service, shown, self._tell))
+            self.service.companions.append(Paging(self.service, shown, self._show))
         if config.control_address:
             from ..control.remote.opening import announced, opened
 
             files = (config.control_cert, config.control_key, config.control_tokens)
-            remote = opened(self.service, config.control_address, *files, self._tell)
+            remote = opened(self.service, config.control_address, *files, self._show)
             self.service.companions.append(remote)
             workers = replace(workers, control=announced(remote))
         if os.environ.get("NOTIFY_SOCKET"):

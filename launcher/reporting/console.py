@@ -46,7 +46,12 @@ class Console:
     def tell(self, text: str, routine: bool) -> None:
         """Print a line of one sentence; a routine one only with --verbose, or LOGLEVEL=INFO or DEBUG; none with
         --quiet."""
-        if self._printing.quiet or (routine and not self._print_routine):
+        if not self._printing.quiet:
+            self.show(text, routine)
+
+    def show(self, text: str, routine: bool) -> None:
+        """As `tell`, with --quiet too: where that is which a flag has asked for, or that it is nowhere."""
+        if routine and (self._printing.quiet or not self._print_routine):
             return
         if self._printing.as_json:
             self._write(text, "routine" if routine else "decision")

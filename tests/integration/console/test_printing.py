@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.network import free_port
+
 RUN_S = 120
 
 
@@ -22,6 +24,14 @@ def test_a_quiet_agent_prints_nothing_of_a_job_that_succeeds(tmp_path: Path) -> 
     """What the worker prints is there."""
     done = run(tmp_path, "import sys; print('out'); print('err', file=sys.stderr)", "-q", "--nproc-per-node", "2")
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\nout\n", "err\nerr\n")
+
+
+def test_a_quiet_agent_names_the_addresses_that_only_it_knows(tmp_path: Path) -> None:
+    """Without them the flags that ask for these would have no use."""
+    done = run(tmp_path, "", "-q", "--page", "--metrics-address", "127.0.0.1:0")
+    told = [line.partition("] ")[2].partition("127.0.0.1:")[0] for line in done.stderr.splitlines()]
+    assert told == ["metrics are served at http://", "the page of this job: http://"]
+    assert run(tmp_path, "", "-q", "--metrics-address", f"127.0.0.1:{free_port()}").stderr == ""
 
 
 def test_a_quiet_agent_says_why_a_job_failed(tmp_path: Path) -> None:
