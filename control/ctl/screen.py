@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from ..decisions.capacity import SILENT_PART_OF_LEASE
 Message = Mapping[str, Any]
 NODES_MAX = 16
 """Nodes above which only the odd ones are listed."""
+CELLS_MAX = 32
+"""Workers of a node above which those of a kind are counted."""
 EVENTS_MAX = 5
 STILL_S = 30.0
 """Without a sign of life of the worker library for so long, a worker is shown as standing still."""
@@ -139,7 +142,8 @@ def _nodes(job: Message, workers: Sequence[Message], *, wide: bool) -> list[Line
         left = str(each["restartsLeft"]) if "restartsLeft" in each else "?"
         age = "-" if each.get("own") else heard
         note = "; ".join(filter(None, notes))
-        rows.append((each["name"], _state(each, job), age, _ranks(each), known, left, note))
+        cells_or_counts = known if wide or len(known) <= CELLS_MAX else _counted(known)
+        rows.append((each["name"], _state(each, job), age, _ranks(each), cells_or_counts, left, note))
     widths = [max(len(row[at]) for row in rows) for at in range(6)]
     odd = [PLAIN, *(_is_odd(each, job) for each in shown)]
     lines = [
@@ -200,6 +204,11 @@ def _cell(worker: Message) -> str:
     if worker.get("importing"):
         return "i"
     return "z" if worker.get("markAgeS", 0.0) > STILL_S else "="
+
+
+def _counted(cells: str) -> str:
+    """`297= 2z 1x`: the most frequent first."""
+    return " ".join(f"{number}{cell}" for cell, number in Counter(cells).most_common())
 
 
 def _begun(cells: str, node: Message) -> str:

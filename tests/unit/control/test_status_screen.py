@@ -120,6 +120,18 @@ def test_many_nodes_are_counted_and_only_the_odd_ones_are_listed() -> None:
     assert "long " * 40 in wide
 
 
+def test_many_workers_of_a_node_are_counted_by_what_they_do() -> None:
+    """So that what is odd, and the columns behind, are on the screen; `-o wide` has a letter each."""
+    of = job({**node("node0", 0, own=True), "nproc": 300}, {**node("node1", 1), "nproc": 300, "rankOffset": 300})
+    many = [{"state": "running"}] * 297 + [{"state": "exited"}] * 2 + [{"state": "stopped"}]
+    lines = [line.text for line in screen(of, [{"name": "node0", "workers": many}], EVENTS, 1000.0, width=80)]
+    assert [line for line in lines if line.startswith("node")] == [
+        "node0  working  -          0-299    297= 2x 1!  3     this agent",
+        "node1  working  0.3 s      300-599  300=        3",
+    ]
+    assert "=" * 300 in shown(of, wide=True)
+
+
 def test_a_node_that_has_ended_or_leaves_is_not_about_to_be_lost() -> None:
     """Its last sign grows old, and nothing more is awaited of it."""
     of = job(node("node0", 0, own=True), node("node1", 1, 4.0, "ended"), node("node2", 2, 4.0, "leaving"))
