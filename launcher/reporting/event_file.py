@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -56,7 +57,7 @@ class EventFile:
         """Before the next line: what a host that lost its power left of its last line is not to take another along."""
         self._waiting: deque[bytes] = deque()
         self._dropped = self._torn = 0
-        self._troubled = self._rotating_failed = False
+        self._troubled = self._rotating_failed = self._nameless = False
         self.name = ""
         """What other nodes call this agent."""
         self.goodput: Callable[[float], Goodput] | None = None
@@ -138,6 +139,7 @@ class EventFile:
     def _flush(self) -> None:
         """Write what waits, the oldest first."""
         try:
+            self._follow_name()
             self._rotate()
         except OSError as error:
             # A full disk is found by the write below, too; other troubles leave the present file as it is.
@@ -173,6 +175,26 @@ class EventFile:
         made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         os.set_blocking(made, True)
         return made
+
+    def _follow_name(self) -> None:
+        """Go on in the file that has the name now: this one may have been deleted, or renamed as logrotate does."""
+        if self._torn or not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            return
+        try:
+            if self._is_current():
+                return
+            made = self._open()
+        except OSError as error:
+            if not self._nameless:
+                self._nameless = True
+                self._tell(
+                    f"{self._path} ({VARIABLE}) is gone, and cannot be made again: {error.strerror}; what follows is "
+                    "in it, wherever it is",
+                    False,
+                )
+            return
+        os.close(self._fd)
+        self._fd, self._nameless = made, False
 
     def _rotate(self) -> None:
         """Go on in a new file where this one is full. Of agents that share it, one renames it."""

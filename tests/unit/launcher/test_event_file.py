@@ -128,6 +128,33 @@ def test_events_that_found_the_disk_full_are_written_once_it_has_room(
     assert "12 were dropped" in told[1]
 
 
+def test_lines_go_where_the_files_name_is(tmp_path: Path) -> None:
+    """Renamed, as logrotate does, or deleted, while the job runs; and back, once its directory is."""
+    told: list[str] = []
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "events"
+    file = EventFile(str(path), lambda text, routine: told.append(text))
+    file.record(moved(1))
+    path.rename(folder / "older")
+    file.record(moved(2))
+    assert [each["round"] for name in ("older", "events") for each in lines(folder / name)] == [1, 2]
+    path.unlink()
+    file.record(moved(3))
+    assert [line["round"] for line in lines(path)] == [3]
+    folder.rename(tmp_path / "moved")
+    for number in (4, 5):
+        file.record(moved(number))
+    assert [line["round"] for line in lines(tmp_path / "moved" / "events")] == [3, 4, 5]
+    assert [text.partition(": ")[0] for text in told] == [
+        f"{path} (ELASTIC_AGENT_EVENTS) is gone, and cannot be made again"
+    ]
+    folder.mkdir()
+    file.record(moved(6))
+    file.close()
+    assert [line["round"] for line in lines(path)] == [6]
+
+
 def test_a_large_file_is_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
     """Four files aside, numbered as they came; no line is torn or lost but with the oldest files."""
     path = tmp_path / "events"
