@@ -16,6 +16,8 @@ def count(number: int, noun: str) -> str:
 
 def duration(length_s: float) -> str:
     """A length of time for people: `0.3 s`, `9 s`, `12 min`, `3 h 20 min`, `2 days 4 h`."""
+    if length_s < 0.0001:
+        return "0 s"
     if length_s < 9.5:
         return f"{length_s:.2g} s"
     if length_s < 120:

@@ -257,6 +257,7 @@ def test_output_stands_on_the_page_as_a_terminal_shows_it(tmp_path: Path) -> Non
         browser.evaluate(f"take({json.dumps({'state': {**STATE, 'job': of}})}); draw()")
         browser.wait_for("2 nodes of 1:2")
         assert browser.evaluate("document.getElementById('log').textContent") == "[0] red\n[0]  2 %\n[1]  4 %\n"
+        assert browser.evaluate("[0.00001, 7170, 200000].map(span)") == ["0 s", "2 h 0 min", "2 days 7 h"]
         for step in (20, 30):
             paces = [
                 {"rank": rank, "steps": step, "stepped_s": float(step + step * (rank == 299))} for rank in range(300)

@@ -17,6 +17,8 @@ def test_a_noun_is_counted() -> None:
 @pytest.mark.parametrize(
     ("length_s", "shown"),
     [
+        (0.00004, "0 s"),
+        (0.00034, "0.00034 s"),
         (0.034, "0.034 s"),
         (2.13, "2.1 s"),
         (9.49, "9.5 s"),
