@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import errno
 import json
+import os
 import select
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ ACCEPTED_AT_ONCE = 32
 """Connections that are accepted before the loop looks at the agent's own events again."""
 SERVED_AT_ONCE = 64
 """Connections that are served before that."""
+ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 NO_ROOM_S = 1.0
 """Pause before the next connection is accepted, where this process has no descriptor left."""
 CODES = {400: "invalid_argument", 403: "permission_denied", 404: "not_found", 409: "failed_precondition",
@@ -224,7 +226,8 @@ class Serving:
 
 
 def listen(host: str, port: int) -> tuple[_socket.socket, str]:
-    """A socket that listens there, and its HOST:PORT as in an address of the web. Raises OSError."""
+    """A socket that listens there, and its HOST:PORT as in an address of the web: of all addresses of this host, by its
+    name, as nobody elsewhere reaches 0.0.0.0. Raises OSError."""
     try:
         family, kind, _, _, where = _socket.getaddrinfo(host, port, 0, _socket.SOCK_STREAM)[0]
     except UnicodeError:
@@ -238,7 +241,8 @@ def listen(host: str, port: int) -> tuple[_socket.socket, str]:
     except OSError:
         listener.close()
         raise
-    return listener, f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    shown = os.uname().nodename if host in ALL_ADDRESSES else host
+    return listener, f"{f'[{shown}]' if ':' in shown else shown}:{listener.getsockname()[1]}"
 
 
 def error_body(status: int, text: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,17 @@ from hypothesis import strategies as st
 
 from elastic_agent.control.service.http import BODY_MAX, HEAD_MAX, Request, RequestRefused, answer, chunk, take
 from elastic_agent.control.service.messages import Job, Node, to_json
+from elastic_agent.control.service.serving import listen
 
 GOOD = b"POST /elastic.control.v1.Control/Status HTTP/1.1\r\nHost: agent\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", os.uname().nodename), ("127.0.0.1", "127.0.0.1")])
+def test_an_address_that_is_printed_can_be_reached_from_elsewhere(host: str, shown: str) -> None:
+    """All addresses of this host are told by its name."""
+    listener, address = listen(host, 0)
+    with contextlib.closing(listener):
+        assert address == f"{shown}:{listener.getsockname()[1]}"
 
 
 def test_a_request_is_read_in_pieces_of_any_size_and_the_next_stays() -> None:
