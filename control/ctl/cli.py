@@ -24,6 +24,7 @@ from .printing import (
     fail,
     is_screen,
     open_closed_streams,
+    said_if_none,
     say,
     say_line,
     say_missed,
@@ -152,7 +153,7 @@ def logs(chosen: Chosen, *, rank: str, follow: bool, lines: int | None, in_json:
     if lines is not None and not follow:
         parts = iter(views.last_lines(parts, lines))
     unfinished: dict[tuple[int, str], str] = {}
-    for part in parts:
+    for part in said_if_none(parts, rank):
         if in_json:
             _echo(part)
         elif rank == "all":

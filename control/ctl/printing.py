@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import click
@@ -78,6 +78,18 @@ def say_prefixed(part: Mapping[str, Any], unfinished: dict[tuple[int, str], str]
     unfinished[key] = rest
     for line in whole:
         say_output(f"[{part['rank']}] {line}")
+
+
+def said_if_none(parts: Iterable[Mapping[str, Any]], rank: str) -> Iterator[Mapping[str, Any]]:
+    """These parts of the output of a rank, or of `all`; where there is none, a line on stderr says why."""
+    none = True
+    for part in parts:
+        none = False
+        yield part
+    if none:
+        whose = "any rank" if rank == "all" else f"rank {rank}"
+        why = "it has written nothing, or --local-ranks-filter leaves it out"
+        say(f"{PROGRAM}: there is no output of {whose}: {why}", err=True)
 
 
 def say_missed(part: Mapping[str, Any]) -> None:

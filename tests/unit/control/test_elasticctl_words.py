@@ -120,6 +120,17 @@ def test_what_the_terminals_encoding_has_not_is_escaped(tmp_path: Path) -> None:
     assert "caf\u00e9 \\u2588".encode("latin-1") in done.stdout
 
 
+def test_a_rank_without_output_is_said_to_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that --local-ranks-filter leaves out, whose output goes nowhere."""
+    part = {"rank": 0, "stream": "stdout", "text": "here\n", "missedBytes": 0, "file": ""}
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(views, "streams", lambda *of, **fields: iter(found))
+    assert "there is no output of rank 0: it has written nothing, or --local" in ctl("logs", "0").stderr
+    assert "there is no output of any rank: " in ctl("logs", "all").stderr
+    found.append(part)
+    assert [ctl("logs", rank).stderr for rank in ("0", "all")] == ["", ""]
+
+
 def test_a_progress_bar_is_one_of_the_last_lines() -> None:
     """As it is where the agent counts them."""
     part = {"rank": 0, "stream": "stderr", "text": "begun\n 1 %\r 2 %\r 3 %\n"}
