@@ -88,7 +88,8 @@ class Agent:
         self._rules = node_rules(node, self.name, workers, rendezvous)
         self._rendezvous_rules = rendezvous_rules(node, workers, rendezvous)
         self._on_event, self._on_announce = on_event, on_announce
-        self._tell = tell or (lambda text, routine: None)
+        self._tell = self.show = tell or (lambda text, routine: None)
+        """`show`: as `tell`, for output that is lost, which who wants no decisions is to know, too."""
         logs = JobLogs(workers.logs, workers.run_id, on_trouble=self._trouble)
         self.workers = Workers(workers, self.name, host, logs, self._tell, self._post)
         self._loop = Loop()  # last of all that may raise: it holds a descriptor
@@ -361,7 +362,7 @@ class Agent:
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def _trouble(self, text: str) -> None:
-        self._tell(text, False)
+        self.show(text, False)
 
     def _report(self, conclusion: events.Conclude) -> Report:
         node = self._node

@@ -50,6 +50,7 @@ def run_command(
             on_announce=watched.announcing(None),
             as_program=as_program,
         )
+        agent.show = console.show
         console.name, console.take_midline = agent.name, agent.workers.logs.take_midline
         recorded = torch_events(config, made, title)
         _follow(agent.name, watched.service, events, recorded)
@@ -147,7 +148,7 @@ def _open_event_file(console: Console) -> EventFile | None:
         return None
     from .reporting.event_file import EventFile
 
-    return EventFile(path, console.tell)
+    return EventFile(path, console.show)
 
 
 def _say_if_unused(config: LaunchConfig, console: Console) -> None:

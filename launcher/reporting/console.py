@@ -50,7 +50,7 @@ class Console:
             self.show(text, routine)
 
     def show(self, text: str, routine: bool) -> None:
-        """As `tell`, with --quiet too: where that is which a flag has asked for, or that it is nowhere."""
+        """As `tell`, with --quiet too: where that is which a flag has asked for, and what of it is lost."""
         if routine and (self._printing.quiet or not self._print_routine):
             return
         if self._printing.as_json:

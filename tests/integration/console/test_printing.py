@@ -34,6 +34,21 @@ def test_a_quiet_agent_names_the_addresses_that_only_it_knows(tmp_path: Path) ->
     assert run(tmp_path, "", "-q", "--metrics-address", f"127.0.0.1:{free_port()}").stderr == ""
 
 
+def test_a_quiet_agent_says_what_is_lost(tmp_path: Path) -> None:
+    """Of output, and of events, on a disk that is full."""
+    (tmp_path / "train.py").write_text("print('out')")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "elastic_agent", "-q", "--log-dir", "/dev/null", str(tmp_path / "train.py")],
+            env={**os.environ, "ELASTIC_AGENT_EVENTS": "/dev/full"}, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=RUN_S, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0
+    assert "cannot write workers' output to the agent's stdout: No space left" in done.stderr
+    assert "events are missing from /dev/full" in done.stderr
+    assert "exit 0" not in done.stderr
+
+
 def test_a_quiet_agent_says_why_a_job_failed(tmp_path: Path) -> None:
     """The failure summary and the last line, and no decisions."""
     done = run(tmp_path, "raise SystemExit(3)", "-q", "--max-restarts", "1")
