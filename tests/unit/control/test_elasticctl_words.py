@@ -181,8 +181,8 @@ def test_a_run_id_with_a_line_end_makes_no_line_of_its_own(monkeypatch: pytest.M
 
 def test_a_live_table_ends_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands there last stays, and is no error."""
-    here = iter([([Agent("/nowhere/control.sock", STATUS)], []), ([], [])])
-    monkeypatch.setattr(find, "agents", lambda address="": next(here))
+    here: list[list[Agent]] = [[Agent("/nowhere/control.sock", STATUS)], []]
+    monkeypatch.setattr(find, "agents", lambda address="": (here.pop(0), []))
     monkeypatch.setattr(views, "together", lambda *of: ([{"name": "node0:1", "workers": []}], []))
     monkeypatch.setattr(cli, "REDRAW_S", 0.0)
     found = ctl("top", "-w")
