@@ -17,6 +17,9 @@ from .decisions.goodput import Bucket
 from .service.messages import Goodput, LostTime, RankSteps, SpentTime
 
 WAITS = {"nodes": Bucket.NODES, "place": Bucket.NODES, "pause": Bucket.PAUSED, "": Bucket.RE_FORMING}
+TOLD_MAX = 32
+"""Ends of rounds whose cost is told one by one. Each account has them, and a file of events an account for each
+round."""
 START = "start"
 """What costs the time until the first step."""
 
@@ -120,8 +123,19 @@ class Accounting:
             measured=state.measured,
             buckets=tuple(SpentTime(bucket.value, length_s) for bucket, length_s in by_bucket.items()),
             ranks=self._ranks(),
-            lost=tuple(_lost(state, cause, lost_s) for cause, lost_s in sorted(lost.items()) if lost_s > 0),
+            lost=_told([_lost(state, cause, lost_s) for cause, lost_s in sorted(lost.items()) if lost_s > 0]),
         )
+
+
+def _told(lost: list[LostTime]) -> tuple[LostTime, ...]:
+    """Those that cost most, in their order, and behind them sums of the others."""
+    dear = sorted(lost, key=lambda each: -each.length_s)[:TOLD_MAX]
+    sums: dict[tuple[str, str], float] = {}
+    for each in lost:
+        if each not in dear:
+            sums[each.kind, each.node] = sums.get((each.kind, each.node), 0.0) + each.length_s
+    told = [each for each in lost if each in dear]
+    return (*told, *(LostTime(0, kind, length_s, node) for (kind, node), length_s in sums.items()))
 
 
 def _lost(state: goodput.SecondsAccount, cause: int, lost_s: float) -> LostTime:

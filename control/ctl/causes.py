@@ -141,7 +141,10 @@ class Account:
             for bucket, length_s in account["buckets"].items():
                 self.buckets[bucket] = self.buckets.get(bucket, 0.0) + length_s
             for lost in account["lost"]:
-                kind = f"round {lost['round']}, {lost['kind']}" if lost["round"] else lost["kind"]
+                of = (
+                    f"round {lost['round']}, " if lost["round"] else "" if lost["kind"] == "start" else "other rounds, "
+                )
+                kind = f"{of}{lost['kind']}"
                 self.causes[kind] = self.causes.get(kind, 0.0) + lost["length_s"]
                 if lost.get("node"):
                     self.nodes[lost["node"]] = self.nodes.get(lost["node"], 0.0) + lost["length_s"]

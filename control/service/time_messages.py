@@ -18,7 +18,8 @@ class LostTime:
     """What the end of one round has cost, of all workers of the node."""
 
     round: int
-    """0: the job's start, and waiting at its end."""
+    """0: the job's start, and waiting at its end; or the sum of ends of this kind and node that have cost less than
+    those which are told."""
     kind: str
     length_s: float = 0.0
     node: str = ""

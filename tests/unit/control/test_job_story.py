@@ -124,6 +124,16 @@ def test_a_node_that_does_not_coordinate_knows_its_own_rounds() -> None:
     ]
 
 
+def test_what_cheap_ends_of_rounds_have_cost_is_told_as_a_sum() -> None:
+    """Where an account has had too many of them."""
+    lost = [{"round": number, "kind": kind, "node": "", "length_s": 2.0, "because": ""}
+            for number, kind in ((7, "failure"), (0, "failure"), (0, "start"))]  # fmt: skip
+    account = {"what": "goodput", "at_s": 200.2, "node": "node0", "wall_s": 6.0, "workers": 1, "measured": False,
+               "buckets": {"re-forming": 6.0}, "lost": lost}  # fmt: skip
+    said = "lost, by the round whose end cost it: round 7, failure 2 s, other rounds, failure 2 s, start 2 s"
+    assert said in lines(story_of([*FILE, account]))
+
+
 def test_no_events_are_no_story() -> None:
     assert lines(story_of([])) == ["these events contain no round"]
 

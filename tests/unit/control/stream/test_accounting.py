@@ -9,7 +9,7 @@ import pytest
 from elastic_agent.agent.lifecycle.state import Phase
 from elastic_agent.agent.report import AgentEvent
 from elastic_agent.agent.steps.seen import Shown, WorkersSeen
-from elastic_agent.control.accounting import Accounting
+from elastic_agent.control.accounting import TOLD_MAX, Accounting
 from elastic_agent.rendezvous.failures import STOOD_STILL, Ending, EndKind, WorkerFailure
 from elastic_agent.rendezvous.records import Member
 
@@ -81,6 +81,21 @@ def test_a_hang_costs_from_the_last_step_on_and_a_round_that_is_finished_costs_n
         "paused": 2.0,
         "waiting for peers": 5.0,
     }
+
+
+def test_of_many_ends_of_rounds_the_dear_ones_are_told_and_the_sum_of_the_others() -> None:
+    """So an account does not grow with the number of rounds, and its sums are right all the same."""
+    account, ended, at_s, cost_s = Accounting(0.0), None, 0.0, 0.0
+    for number in range(1, 1 + 2 * TOLD_MAX):
+        account.follow(moved(at_s, Phase.WORKING, number, members=MEMBERS[1:], ended=ended))
+        account.follow(seen(at_s, number, Shown(), began_s=at_s, started_s=at_s))
+        ended = Ending(number, EndKind.DEPARTURE, "a:1 was lost")
+        account.follow(moved(at_s + 1.0, Phase.JOINING, number, members=MEMBERS[1:], ended=ended))
+        at_s, cost_s = at_s + 1.0 + number, cost_s + number
+    lost = account.message(at_s, "b:1").lost
+    assert [each.round for each in lost] == [*range(TOLD_MAX + 1, 1 + 2 * TOLD_MAX), 0]
+    assert lost[-1].kind == "departure"
+    assert sum(each.length_s for each in lost) == pytest.approx(cost_s)
 
 
 def test_a_round_that_a_node_left_is_charged_to_the_node_that_is_missing_in_the_next() -> None:
