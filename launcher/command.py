@@ -50,8 +50,7 @@ def run_command(
             on_announce=watched.announcing(None),
             as_program=as_program,
         )
-        agent.show = console.show
-        console.name, console.take_midline = agent.name, agent.workers.logs.take_midline
+        console.name, console.take_midline, agent.show = agent.name, agent.workers.logs.take_midline, console.show
         recorded = torch_events(config, made, title)
         _follow(agent.name, watched.service, events, recorded)
         _loaded(as_program)
