@@ -11,6 +11,8 @@ time to stop must not keep a job from ending.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...proto.frozen import replace
 from ..failures import MAX_ANNOUNCED_EXITS, Ending, EndKind, Judged, Role, WorkerFailure, charges, preempts
 from ..records import Member, NodeRecord
@@ -26,28 +28,36 @@ LAST_REPORTS_S = 2.0
 echo was seen (`Round.hold`)."""
 
 
-def add_exits(state: Rendezvous, record: NodeRecord) -> Rendezvous:
-    """The state with the exits of this round's workers that this record adds."""
-    failure = record.failure
+def add_exits(state: Rendezvous, records: Iterable[NodeRecord]) -> Rendezvous:
+    """The state with the exits of this round's workers that these records, the newest of their nodes, add."""
     placement = state.placement
-    if record.round != state.number or not (record.deaths or failure) or not placement.members:
+    forbidding: set[str] = set()
+    known: dict[str, frozenset[tuple[int, int]]] = {}
+    found: list[WorkerFailure] = []
+    for record in records:
+        node, failure = record.node, record.failure
+        if record.round != state.number or not (record.deaths or failure) or not placement.members:
+            continue
+        if state.nodes[node].placed != state.number:  # it is no member
+            continue
+        if failure is not None and failure.final and node not in placement.forbidding:
+            forbidding.add(node)
+        # Compared with those of this node only: with those of all nodes, thousands of records would take minutes.
+        before = placement.known.get(node, frozenset())
+        new = [death for death in record.deaths if (death.local_rank, death.pid) not in before]
+        if new:
+            known[node] = before.union((death.local_rank, death.pid) for death in new)
+            found += new
+    if not (found or forbidding):
         return state
-    if state.nodes[record.node].placed != state.number:  # it is no member
-        return state
-    if failure is not None and failure.final:
-        placement = replace(placement, forbidding=placement.forbidding | {record.node})
-    # Compared with those of this node only: with those of all nodes, thousands of records would take minutes.
-    known = placement.known.get(record.node, frozenset())
-    new = tuple(death for death in record.deaths if (death.local_rank, death.pid) not in known)
-    if new:
-        known = known.union((death.local_rank, death.pid) for death in new)
-        placement = replace(
-            placement,
-            deaths=(*placement.deaths, *new),
-            known={**placement.known, record.node: known},
-            evidence=placement.evidence.with_exits(new),
-        )
-    return state if placement is state.placement else replace(state, placement=placement)
+    placement = replace(
+        placement,
+        forbidding=placement.forbidding | forbidding,
+        deaths=(*placement.deaths, *found),
+        known={**placement.known, **known},
+        evidence=placement.evidence.with_exits(found),
+    )
+    return replace(state, placement=placement)
 
 
 def settle(state: Rendezvous, now: float, rules: Rules) -> Rendezvous:

@@ -6,7 +6,7 @@ While another node coordinates, only `Elected` means anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...proto.frozen import replace
@@ -29,14 +29,19 @@ def observe_deposition(state: Rendezvous, event: Deposed, now: float, rules: Rul
 
 
 def observe_node(state: Rendezvous, event: NodeSeen, now: float, rules: Rules) -> Rendezvous:
-    return _observe_record(state, event.record, state.nodes.copy(), now, rules)
+    return _observe_records(state, (event.record,), now, rules)
 
 
 def observe_nodes(state: Rendezvous, event: NodesSeen, now: float, rules: Rules) -> Rendezvous:
-    nodes = state.nodes.copy()  # once: many nodes publish at the same moment
-    for record in event.records:
+    return _observe_records(state, event.records, now, rules)
+
+
+def _observe_records(state: Rendezvous, records: Sequence[NodeRecord], now: float, rules: Rules) -> Rendezvous:
+    """The state with these records. What is known of all nodes is copied once: many publish at the same moment."""
+    nodes = state.nodes.copy()
+    for record in records:
         state = _observe_record(state, record, nodes, now, rules)
-    return state
+    return charging.add_exits(state, [record for record in records if nodes[record.node].record is record])
 
 
 def _observe_record(state: Rendezvous, record: NodeRecord, nodes: Nodes, now: float, rules: Rules) -> Rendezvous:
@@ -61,8 +66,7 @@ def _observe_record(state: Rendezvous, record: NodeRecord, nodes: Nodes, now: fl
         fenced_at=old.fenced_at if old is not None and old.record.fenced_round >= record.fenced_round else now,
     )
     nodes.put(new)
-    known = charging.add_exits(state if state.nodes is nodes else replace(state, nodes=nodes), record)
-    known = agreements.recorded(known, record)
+    known = agreements.recorded(state if state.nodes is nodes else replace(state, nodes=nodes), record)
     if record.finished and state.barrier_until is None:
         known = replace(known, barrier_until=now + rules.exit_barrier_s)
     return standing.reported(known, record)

@@ -39,8 +39,7 @@ def take_over(event: Elected, now: float, rules: Rules) -> Rendezvous:
     finishing = event.newest is not None and event.newest.finishing
     if finishing or any(not seen.lost for seen in began.nodes.any_order(HAS_FINISHED)):
         began = replace(began, barrier_until=now + rules.exit_barrier_s)
-    for _, seen in began.seen_members():
-        began = charging.add_exits(began, seen.record)
+    began = charging.add_exits(began, [seen.record for _, seen in began.seen_members()])
     if began.phase is RoundPhase.CLOSED:
         return began
     if event.outcome is None:

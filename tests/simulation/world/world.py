@@ -26,6 +26,9 @@ from .ranks import Ranks
 from .substitution import substituted
 from .workers import Habit
 
+FIRST_PORT, PORTS = 20_000, 45_000
+"""Of the ports that nodes prepare."""
+
 
 class World:
     """One job. `at` schedules, `run` lets time pass."""
@@ -59,8 +62,7 @@ class World:
         """How many agents a fault has killed that will be started again."""
         self.upon_version: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
         """What happens when the coordinator announces a version: delay, function, arguments."""
-        self.pids = 100
-        self._ports = 20000
+        self.pids, self._ports = 100, FIRST_PORT
         self.conditions = Conditions()
         self.peers_cut: set[tuple[str, str]] = set()
         """Nodes of which the second does not receive what the first sends it; the store may still reach both."""
@@ -174,7 +176,8 @@ class World:
         return self.ended == len(self.nodes) and not self.coming
 
     def fresh_port(self) -> int:
-        self._ports += 1
+        """A thousand nodes come back to the first ones after some rounds."""
+        self._ports = FIRST_PORT + (self._ports + 1 - FIRST_PORT) % PORTS
         return self._ports
 
     def disturbed(self, number: int, node: SimNode, how: str) -> None:
