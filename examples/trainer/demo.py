@@ -17,7 +17,7 @@ from pathlib import Path
 
 PROGRAM = Path(__file__).with_name("digits.py")
 BEGAN_S = time.monotonic()
-BOUND_S = 120
+BOUND_S, END_S = 120, 600
 CHANGED = threading.Condition()
 """Notified of each line of a node."""
 
@@ -45,7 +45,11 @@ class Node:
 
     def end(self) -> list[str]:
         """What it said of each epoch, once it has ended."""
-        if code := self.process.wait(BOUND_S):
+        try:
+            code = self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"{self.name} still trains after {END_S} s") from None
+        if code:
             raise SystemExit(f"{self.name} ended with {code}:\n" + "\n".join(self.lines))
         self.reader.join()
         return [
@@ -70,13 +74,14 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def main() -> None:
-    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+def play(nodes: dict[str, Node], epochs: int) -> None:
+    """`nodes`: those that are started, by name."""
     endpoints = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
     tell("demo", "starting node-a, node-b and node-c: the same program")
-    nodes = {"node-a": Node("node-a", endpoints, epochs)}
+    nodes["node-a"] = Node("node-a", endpoints, epochs)
     wait_for("round 1: ", nodes["node-a"])  # all three could host at this endpoint; the first to come does
-    nodes |= {name: Node(name, endpoints, epochs) for name in ("node-b", "node-c")}
+    for name in ("node-b", "node-c"):
+        nodes[name] = Node(name, endpoints, epochs)
     wait_for("pass 11 has begun", *nodes.values())  # the first worker says so, on whichever node it is
     nodes["node-a"].process.send_signal(signal.SIGKILL)
     tell("demo", "killed node-a, which hosts the rendezvous, in the middle of pass 11")
@@ -84,15 +89,23 @@ def main() -> None:
     killed.reader.join()
     if any(line.startswith("epoch 11:") for line in killed.lines):
         raise SystemExit("node-a had ended pass 11 when it was killed")
-    wait_for(
-        "trying the other endpoints", *nodes.values()
-    )  # one hosts in its place; the other may find it there at once
+    wait_for("round 3 begins", *nodes.values())  # one of them hosts in its place
     tell("demo", "starting node-d in its place")
     nodes["node-d"] = Node("node-d", endpoints, epochs)
     told = {name: node.end() for name, node in nodes.items()}
     if len({tuple(lines) for lines in told.values()}) != 1 or len(told["node-d"]) != epochs:
         raise SystemExit("the nodes do not agree on what was trained")
     tell("demo", f"all three nodes printed the same {epochs} epochs; the last: {told['node-d'][-1]}")
+
+
+def main() -> None:
+    nodes: dict[str, Node] = {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the nodes would train on without it
+    try:
+        play(nodes, int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    finally:
+        for node in nodes.values():
+            node.process.terminate()
 
 
 if __name__ == "__main__":
