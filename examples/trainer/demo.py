@@ -6,6 +6,7 @@ next batch, a new one is told what was done before it came, and all print the sa
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -27,9 +28,13 @@ class Node:
 
     def __init__(self, name: str, endpoints: str, epochs: int) -> None:
         self.name, self.lines = name, list[str]()
-        options = ["--nnodes", "1:3", "--workers", "3", "--endpoint", endpoints, "--epochs", str(epochs), "--tell"]
+        options = ["--nnodes", "2:3", "--workers", "3", "--endpoint", endpoints, "--epochs", str(epochs), "--tell"]
         self.process = subprocess.Popen(
-            [sys.executable, "-u", str(PROGRAM), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-u", str(PROGRAM), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={"OMP_NUM_THREADS": "1", **os.environ},  # three nodes share the processors of this machine
         )
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
@@ -65,6 +70,13 @@ def wait_for(words: str, *nodes: Node) -> None:
         raise SystemExit(f"{' and '.join(node.name for node in nodes)} did not come to {words!r} in {BOUND_S} s")
 
 
+def passes(*nodes: Node) -> int:
+    """How many have begun."""
+    with CHANGED:
+        begun = [re.match(r"pass (\d+) has begun", line) for node in nodes for line in node.lines]
+    return max((int(found[1]) for found in begun if found), default=0)
+
+
 def tell(who: str, what: str) -> None:
     print(f"{time.monotonic() - BEGAN_S:5.1f} s  {who:6}  {what}", flush=True)
 
@@ -82,14 +94,16 @@ def play(nodes: dict[str, Node], epochs: int) -> None:
     wait_for("round 1: ", nodes["node-a"])  # all three could host at this endpoint; the first to come does
     for name in ("node-b", "node-c"):
         nodes[name] = Node(name, endpoints, epochs)
-    wait_for("pass 11 has begun", *nodes.values())  # the first worker says so, on whichever node it is
+    wait_for(", 3 workers", *nodes.values())
+    number = passes(*nodes.values()) + 2
+    wait_for(f"pass {number} has begun", *nodes.values())  # the first worker says so, on whichever node it is
     nodes["node-a"].process.send_signal(signal.SIGKILL)
-    tell("demo", "killed node-a, which hosts the rendezvous, in the middle of pass 11")
+    tell("demo", f"killed node-a, which hosts the rendezvous, in the middle of pass {number}")
     killed = nodes.pop("node-a")
     killed.reader.join()
-    if any(line.startswith("epoch 11:") for line in killed.lines):
-        raise SystemExit("node-a had ended pass 11 when it was killed")
-    wait_for("round 3 begins", *nodes.values())  # one of them hosts in its place
+    if any(line.startswith(f"epoch {number}:") for line in killed.lines):
+        raise SystemExit(f"node-a had ended pass {number} when it was killed")
+    wait_for(f"pass {number + 1} has begun", *nodes.values())  # one of them hosts in its place
     tell("demo", "starting node-d in its place")
     nodes["node-d"] = Node("node-d", endpoints, epochs)
     told = {name: node.end() for name, node in nodes.items()}
@@ -102,7 +116,7 @@ def main() -> None:
     nodes: dict[str, Node] = {}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the nodes would train on without it
     try:
-        play(nodes, int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+        play(nodes, int(sys.argv[1]) if len(sys.argv) > 1 else 100)
     finally:
         for node in nodes.values():
             node.process.terminate()

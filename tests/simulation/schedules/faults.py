@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ..world.world import World
     from .scenario import Founder, Scenario
 
+ONE_BY_ONE = 50
+"""So many nodes reach the store again after each other; the heals of a thousand would come long after the job's end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -149,11 +152,11 @@ def cut(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
 
 
 def partition(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
-    """Some of the nodes lose the store together, and reach it again one by one."""
+    """Some of the nodes lose the store together, and reach it again one by one; of very many, several at a time."""
     guests = [each for each in world.nodes.values() if not each.done and not each.host]
     for index, each in enumerate(guests[: 1 + int(fault.variant * len(guests))]):
         each.link.cut(up=True, down=True)
-        world.fault_ends(fault.lasts_s + index * fault.variant, each.link.heal)
+        world.fault_ends(fault.lasts_s + index % ONE_BY_ONE * fault.variant, each.link.heal)
 
 
 def signal(world: World, scenario: Scenario, fault: Fault, node: SimNode) -> None:
