@@ -143,7 +143,7 @@ class SharedTcpStore(SharedStore):
             (opening, "claim", lambda where, forced, shared: c10d_claim.Claim(where)),
             (opening, "serve", self._serve),
             (notifications, "KEEP", 16),
-            (notifications, "NODES_PER_KEY", 4),
+            (notifications, "NODES_PER_KEY", max(4, self.world.job.max_nodes // 4)),  # few keys of a thousand nodes
             (c10d, "DescriptorWatch", lambda warn: SimpleNamespace(check=lambda: None)),
             (opening, "connect_any", self._connect_any),
         ]
