@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from ...agent.errors import UsageError
 from ..control_socket import Service
+from ..service.serving import ALL_ADDRESSES
 from .memory import share_arena
 from .tokens import Tokens
 
@@ -15,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .server import Remote, Tell
 
-WILDCARDS = ("0.0.0.0", "[::]", "::", "*")  # noqa: S104 - compared with, not bound to
-"""Hosts that stand for all addresses of this one."""
+WILDCARDS = (*ALL_ADDRESSES, "[::]", "*")
+"""Hosts that stand for all addresses of this one, as gRPC writes them."""
 BEGIN = b"-----BEGIN "
 VERBOSITY = "GRPC_VERBOSITY"
 

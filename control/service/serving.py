@@ -21,7 +21,7 @@ ACCEPTED_AT_ONCE = 32
 """Connections that are accepted before the loop looks at the agent's own events again."""
 SERVED_AT_ONCE = 64
 """Connections that are served before that."""
-ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - nothing is bound here
+ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 NO_ROOM_S = 1.0
 """Pause before the next connection is accepted, where this process has no descriptor left."""
 CODES = {400: "invalid_argument", 403: "permission_denied", 404: "not_found", 409: "failed_precondition",

@@ -174,16 +174,21 @@ def _shown_after(job: Job, since_s: float, seen: dict[str, float]) -> dict[str, 
     return late
 
 
+def open_empty(browser: Browser, folder: Path) -> None:
+    """A page without an event; a test gives it the state and output that it is to show."""
+    told = folder / "report.html"
+    told.write_bytes(report([], "a test"))
+    browser.open(told.as_uri())
+    browser.wait_for("none yet")
+
+
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH; .ci/run unpacks one of Debian's")
 def test_what_colour_says_stands_there_in_words_and_patterns_too(tmp_path: Path) -> None:
     """A lost node beside a working one, and one bucket of each kind, on a screen without colours; and how long a step
     takes each rank, from the second look on."""
     browser = Browser(tmp_path)
     try:
-        told = tmp_path / "report.html"
-        told.write_bytes(report([], "a test"))
-        browser.open(told.as_uri())
-        browser.wait_for("none yet")
+        open_empty(browser, tmp_path)
         browser.call("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
         browser.evaluate(f"take({json.dumps({'state': STATE})}); draw()")
         browser.wait_for("goodput 50.0 %")
@@ -246,10 +251,7 @@ def test_output_stands_on_the_page_as_a_terminal_shows_it(tmp_path: Path) -> Non
     round's, and of many ranks' steps the slowest is named."""
     browser = Browser(tmp_path)
     try:
-        told = tmp_path / "report.html"
-        told.write_bytes(report([], "a test"))
-        browser.open(told.as_uri())
-        browser.wait_for("none yet")
+        open_empty(browser, tmp_path)
         for rank, text in ((0, "\x1b[31mred\x1b[0m\r\n 1 %\r 2 %\n"), (1, "\r 3 %\r 4 %\r")):
             browser.evaluate(f"take({json.dumps({'log': {'rank': rank, 'stream': 'stderr', 'text': text}})})")
         spare = {"name": "node2", "state": "waiting", "nproc": 1}
