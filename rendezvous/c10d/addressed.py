@@ -45,8 +45,8 @@ class AddressedHome(Home):
         self._warned = False
         """Where a host was looked for in vain was said."""
 
-    def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
-        found = super().connect(limit_s)
+    def connect(self, limit_s: float, newest: int = 0) -> tuple[TcpStoreClient, Place]:
+        found = super().connect(limit_s, newest)
         self.one.lost_at, self._warned = None, False
         return found
 
@@ -157,7 +157,7 @@ class AddressedStore(MovingStore):
     home: AddressedHome
 
     def session(self) -> AddressedStore:
-        client, place = self.home.connect(self._client.call_timeout_s)
+        client, place = self.home.connect(self._client.call_timeout_s, self._newest_version_seen)
         return AddressedStore(client, self.home, place)
 
     @property

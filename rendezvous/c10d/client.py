@@ -2,15 +2,12 @@
 
 torch's own client blocks for ever on a frozen server, retries servers of other kinds for minutes, makes a reverse DNS
 look-up for every peer (stalls of 5 s) and prints stack traces, and importing it costs a second and 200 MB on each node.
-The protocol is small and the same in torch 2.4 to 2.13 (`TCPStoreBackend.hpp`, `enum class QueryType`): a connection
-opens with VALIDATE and a magic number; a request is one byte, then numbers of 8 bytes and length-prefixed strings, all
-in the host's byte order. Keys have torch's prefix "/", so that torch's client sees the same keys.
+The protocol is in `wire.py`. Keys have torch's prefix "/", so that torch's client sees the same keys.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
 import select
 import socket
 import struct
@@ -20,9 +17,28 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..endpoint import Address, Endpoint, probe_peer, resolve
 from ..store import StoreError, StoreForeign, StoreUnreachable
+from .wire import (
+    ADD,
+    CANCEL_WAIT,
+    CHECK_ONE,
+    COMPARE_SET,
+    DELETE,
+    INT64,
+    MAX_VALUE_BYTES,
+    OPENING,
+    READY,
+    SET,
+    SIZE,
+    STOP_WAITING,
+    WAIT,
+    WAIT_CANCELED,
+    batches,
+    bounded,
+    packed,
+    packed_key,
+    reading,
+)
 
-MAX_VALUE_BYTES = 1024 * 1024
-"""Longest value written, as `codec.limits.MAX_ROUND_BYTES`. A longer value that is read is cut to one byte more."""
 HANDSHAKE_S = 4.0
 """How long a server may take to answer the first request. TCPStore takes microseconds."""
 MAX_KEYS = 2**40
@@ -32,17 +48,6 @@ MAX_WAIT_S = 24 * 3600.0
 PART_BYTES = 65536
 """So much of a value must arrive within the time limit of a call. The host sends a round of 1,000 members, 100 KB, to
 1,000 nodes at once; a node that gave up half of it would ask for all of it again, and delay the others."""
-KEYS_PER_REQUEST = 64
-"""Bounds one reply to 64 MiB, whatever other programs have written."""
-
-_MAGIC = 0x3C85F7CE
-_VALIDATE, _SET, _COMPARE_SET, _ADD, _CHECK, _WAIT = 0, 1, 2, 4, 5, 6
-_COUNT_KEYS, _DELETE, _MULTI_GET, _CANCEL_WAIT = 7, 8, 10, 12
-_READY, _STOP_WAITING, _WAIT_CANCELED = 0, 0, 1
-_SIZE = struct.Struct("=Q")
-_INT64 = struct.Struct("=q")
-_UINT32 = struct.Struct("=I")
-_CHECK_ONE = bytes([_CHECK]) + _SIZE.pack(1)
 _TIMEVAL = struct.Struct("@ll")
 """`struct timeval` of socket(7): seconds and microseconds."""
 _DISCARD = struct.pack("=ii", 1, 0)
@@ -85,18 +90,17 @@ class TcpStoreClient:
         """What arrived last, and how much of it was taken: an answer of many values arrives at once."""
         self._broken = ""
         self.has_asked, self.said = False, dict[str, bytes]()
-        """Whether the key existed that the handshake asked for. What `keys.verify` read, for who needs it next."""
+        """Whether the key existed that the handshake asked for. What it, or `keys.verify`, read, for who needs it."""
         # Held during a call, so that close() in another thread frees the descriptor only once no call blocks on it.
         self._calling = threading.RLock()
 
-    def handshake(self, timeout_s: float, asks: str = "") -> None:
-        """Open the protocol, and ask for this key. Raises StoreForeign if the server is no TCPStore, HandshakeTimeout
-        if it sends nothing."""
+    def handshake(self, timeout_s: float, asks: str = "", reads: Sequence[str] = ()) -> None:
+        """Open the protocol, ask for this key, and read these, as many as one request takes. Raises StoreForeign if the
+        server is no TCPStore, HandshakeTimeout if it sends nothing."""
         with self._calling:
             self._begin(min(timeout_s, HANDSHAKE_S))
-            # Not PING, which torch 2.4 lacks. A server that answers with a plausible count of keys is a TCPStore.
-            opening = bytes([_VALIDATE]) + _UINT32.pack(_MAGIC) + bytes([_COUNT_KEYS])
-            self._send(opening + (_CHECK_ONE + _key(asks) if asks else b""))
+            # A server that answers with a plausible count of keys is a TCPStore.
+            self._send(OPENING + (CHECK_ONE + packed_key(asks) if asks else b"") + (reading(reads) if reads else b""))
             if not self._readable():
                 self.close()
                 raise HandshakeTimeout(
@@ -105,7 +109,7 @@ class TcpStoreClient:
                 )
             answer = b""
             try:
-                for piece in self._pieces(_INT64.size):
+                for piece in self._pieces(INT64.size):
                     answer += piece
             except StoreUnreachable as why:
                 if not answer:
@@ -113,12 +117,13 @@ class TcpStoreClient:
                         f"{why} before it answered; the agent that hosts the store may have no file descriptor left "
                         "(`ulimit -n` there), or only a port forwarder listens there"
                     ) from why
-            if len(answer) < _INT64.size or not 0 <= _INT64.unpack(answer)[0] <= MAX_KEYS:
+            if len(answer) < INT64.size or not 0 <= INT64.unpack(answer)[0] <= MAX_KEYS:
                 self.close()
                 raise StoreForeign(
                     f"{self._name} is not a TCPStore: it answered {answer!r}; stop that server, or choose another port"
                 )
-            self.has_asked = bool(asks) and self._receive(1)[0] == _READY
+            self.has_asked = bool(asks) and self._receive(1)[0] == READY
+            self.said = self._receive_values(reads)
 
     def close(self) -> None:
         """Close the connection. Idempotent. What it sent and was not answered may never arrive."""
@@ -136,7 +141,7 @@ class TcpStoreClient:
 
     def put_later(self, key: str, value: bytes) -> None:
         """Set a key with the next request, whose answer acknowledges it (the server takes requests in order)."""
-        self._queued += bytes([_SET]) + _key(key) + _string(_bounded(key, value))
+        self._queued += bytes([SET]) + packed_key(key) + packed(bounded(key, value))
 
     def put(self, key: str, value: bytes) -> None:
         """Set a key; acknowledged when it returns."""
@@ -147,7 +152,7 @@ class TcpStoreClient:
     def put_all(self, values: Mapping[str, bytes]) -> None:
         """Set keys; acknowledged when it returns."""
         with self._calling:
-            for part in _batches(list(values)):
+            for part in batches(list(values)):
                 for key in part:
                     self.put_later(key, values[key])
                 self.have(part[-1:])
@@ -156,10 +161,10 @@ class TcpStoreClient:
         """Which of the keys exist."""
         found: list[bool] = []
         with self._calling:
-            for part in _batches(keys):
+            for part in batches(keys):
                 self._begin()
-                self._send(b"".join([_CHECK_ONE + _key(key) for key in part]))
-                found += [byte == _READY for byte in self._receive(len(part))]
+                self._send(b"".join([CHECK_ONE + packed_key(key) for key in part]))
+                found += [byte == READY for byte in self._receive(len(part))]
         return found
 
     def get(self, keys: Sequence[str]) -> dict[str, bytes]:
@@ -170,13 +175,15 @@ class TcpStoreClient:
         """
         values: dict[str, bytes] = {}
         with self._calling:
-            for part in _batches(keys):
+            for part in batches(keys):
                 self._begin()
-                self._send(bytes([_MULTI_GET]) + _SIZE.pack(len(part)) + b"".join([_key(key) for key in part]))
-                for key in part:
-                    if value := self._receive_string():
-                        values[key] = value
+                self._send(reading(part))
+                values |= self._receive_values(part)
         return values
+
+    def _receive_values(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The answer to `reading` of these."""
+        return {key: value for key in keys if (value := self._receive_string())}
 
     def create(self, key: str, value: bytes) -> bytes:
         """Set a key unless it exists; returns its value afterwards."""
@@ -192,9 +199,9 @@ class TcpStoreClient:
         replace: it is set to the value even where the mark came first, which is what this returns then."""
         with self._calling:
             self._begin()
-            name, content = _key(key), _string(_bounded(key, value))
-            compare, put = bytes([_COMPARE_SET]) + name + _string(b"") + content, bytes([_SET]) + name + content
-            self._send(compare + put + _CHECK_ONE + name)
+            name, content = packed_key(key), packed(bounded(key, value))
+            compare, put = bytes([COMPARE_SET]) + name + packed(b"") + content, bytes([SET]) + name + content
+            self._send(compare + put + CHECK_ONE + name)
             stored = self._receive_string()
             self._receive(1)
         return stored
@@ -204,16 +211,16 @@ class TcpStoreClient:
         afterwards, or `expected` if the key does not exist. May end no wait on the key."""
         with self._calling:
             self._begin()
-            self._send(bytes([_COMPARE_SET]) + _key(key) + _string(expected) + _string(_bounded(key, value)))
+            self._send(bytes([COMPARE_SET]) + packed_key(key) + packed(expected) + packed(bounded(key, value)))
             return self._receive_string()
 
     def create_each(self, keys: Sequence[str], value: bytes) -> None:
         """Set those of the keys that do not exist. May end no wait on them."""
-        tail = _string(b"") + _string(value)
+        tail = packed(b"") + packed(value)
         with self._calling:
-            for part in _batches(keys):
+            for part in batches(keys):
                 self._begin()
-                self._send(b"".join([bytes([_COMPARE_SET]) + _key(key) + tail for key in part]))
+                self._send(b"".join([bytes([COMPARE_SET]) + packed_key(key) + tail for key in part]))
                 for _ in part:
                     self._receive_string()
 
@@ -222,29 +229,29 @@ class TcpStoreClient:
         closes the connection."""
         with self._calling:
             self._begin()
-            self._send(bytes([_ADD]) + _key(key) + _INT64.pack(amount))
-            return int(_INT64.unpack(self._receive(_INT64.size))[0])
+            self._send(bytes([ADD]) + packed_key(key) + INT64.pack(amount))
+            return int(INT64.unpack(self._receive(INT64.size))[0])
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete those keys that exist."""
         with self._calling:
-            for part in _batches(keys):
+            for part in batches(keys):
                 self._begin()
-                self._send(b"".join([bytes([_DELETE]) + _key(key) for key in part]))
-                self._receive(_INT64.size * len(part))
+                self._send(b"".join([bytes([DELETE]) + packed_key(key) for key in part]))
+                self._receive(INT64.size * len(part))
 
     def wait(self, key: str, timeout_s: float) -> bool:
         """Block until the key exists (True) or `timeout_s` has passed (False)."""
         with self._calling:
             self._begin()
-            self._send(bytes([_WAIT]) + _SIZE.pack(1) + _key(key))
+            self._send(bytes([WAIT]) + SIZE.pack(1) + packed_key(key))
             self._begin(timeout_s)
             if self._readable():
                 self._begin()
-                return self._receive(1)[0] == _STOP_WAITING
+                return self._receive(1)[0] == STOP_WAITING
             self._begin()
-            self._send(bytes([_CANCEL_WAIT]))
-            if self._receive(1)[0] == _WAIT_CANCELED:
+            self._send(bytes([CANCEL_WAIT]))
+            if self._receive(1)[0] == WAIT_CANCELED:
                 return False
             self._receive(1)  # the key was set just before the cancellation, which the server also answers
             return True
@@ -303,12 +310,12 @@ class TcpStoreClient:
         return arrived
 
     def _receive_string(self) -> bytes:
-        unread, begins = self._unread, self._taken + _SIZE.size
+        unread, begins = self._unread, self._taken + SIZE.size
         # Most values have arrived together with others.
-        if begins <= len(unread) and (ends := begins + _SIZE.unpack_from(unread, self._taken)[0]) <= len(unread):
+        if begins <= len(unread) and (ends := begins + SIZE.unpack_from(unread, self._taken)[0]) <= len(unread):
             self._taken = ends
             return unread[begins:ends]
-        size = int(_SIZE.unpack(self._receive(_SIZE.size))[0])
+        size = int(SIZE.unpack(self._receive(SIZE.size))[0])
         kept = bytearray()
         for start in range(0, size, PART_BYTES):
             self._begin()
@@ -322,8 +329,10 @@ class TcpStoreClient:
         return StoreUnreachable(f"the connection to the store at {self._name} broke: {self._broken}")
 
 
-def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float, asks: str = "") -> TcpStoreClient:
-    """Connect to the TCPStore at this address; `name` is the endpoint, for messages; `asks`: as with `handshake`.
+def connect(
+    address: Address, name: str, timeout_s: float, call_timeout_s: float, asks: str = "", reads: Sequence[str] = ()
+) -> TcpStoreClient:
+    """Connect to the TCPStore at this address; `name` is the endpoint, for messages; the last two as with `handshake`.
 
     Raises Refused if nothing listens there, StoreUnreachable if it cannot be reached, both with the bare reason, else
     as `TcpStoreClient.handshake`.
@@ -349,7 +358,7 @@ def connect(address: Address, name: str, timeout_s: float, call_timeout_s: float
         raise kind(_reason(why)) from why
     client = TcpStoreClient(connected, name, call_timeout_s)
     try:
-        client.handshake(deadline - time.monotonic(), asks)
+        client.handshake(deadline - time.monotonic(), asks, reads)
     except StoreError:
         client.close()
         raise
@@ -362,26 +371,6 @@ def _reason(why: OSError) -> str:
     if isinstance(why, ConnectionRefusedError):
         return "nothing listens there yet (connection refused)"
     return (why.strerror or str(why)).lower()
-
-
-@functools.lru_cache(2048)  # the host reads the heartbeats of all nodes twice a second
-def _key(key: str) -> bytes:
-    name = b"/" + key.encode("utf-8")
-    return _SIZE.pack(len(name)) + name
-
-
-def _string(data: bytes) -> bytes:
-    return _SIZE.pack(len(data)) + data
-
-
-def _bounded(key: str, value: bytes) -> bytes:
-    if len(value) > MAX_VALUE_BYTES:
-        raise ValueError(f"key {key}: the value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}; shorten it")
-    return value
-
-
-def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (keys[start : start + KEYS_PER_REQUEST] for start in range(0, len(keys), KEYS_PER_REQUEST))
 
 
 def connect_any(

@@ -30,9 +30,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from ..endpoint import Address
 from ..store import NO_BEAT, SPOILED, StoreForeign, StoreReplaced, StoreSpoiled, StoreUnreachable
 from ..text import percent_encoded
-from .client import TcpStoreClient
+from .client import TcpStoreClient, connect
 
 SERVED, OVER = "elastic_agent/served", "elastic_agent/over"
 VOID = b"\xff"
@@ -69,6 +70,8 @@ class Keys:
         self.round_head = self.under + "round/head"
         self.host_beat = self.under + "host_beat"
         self.counters = (self.log_head, self.log_compacted, self.round_head)
+        self.of_server = (SERVED, *self.counters, self.life)
+        """What says whether a server is still the same, and serves this job."""
 
     def for_incarnation(self, incarnation: int) -> Keys:
         """The keys of another incarnation of the same job."""
@@ -174,16 +177,17 @@ def mark_over(client: TcpStoreClient) -> None:
 
 
 def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, token: bytes = b"") -> bytes:
-    """On a client of the endpoint `where`, whose handshake asked for `SERVED` or nothing: wait for that key, and check
+    """On a client of the endpoint `where`, whose handshake asked for `SERVED`, read `Keys.of_server`, or
+    neither: wait for that key, and check
     that the server serves this job and, if `token` is given, is still the same server. Returns the server's token; what
     it has read is in `client.said`.
 
     Raises StoreForeign if it serves no job, another job, or if a counter holds no count; StoreUnreachable if that other
     job is over, so that the server is about to end; with a token StoreReplaced if it serves a job anew, or is about to.
     """
-    names = [SERVED, *keys.counters, keys.life, *(() if token else (keys.job, keys.pointer))]
+    names = [*keys.of_server, *(() if token else (keys.job, keys.pointer))]
     # A server of another kind than ours, which has no token here, may break the connection where a key is missing.
-    found = client.get(names) if token or client.has_asked else {}
+    found = client.said or (client.get(names) if token or client.has_asked else {})
     if SERVED not in found:
         if not client.wait(SERVED, timeout_s):
             raise (StoreReplaced if token else StoreForeign)(
@@ -208,6 +212,21 @@ def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, tok
         )
     client.said = found
     return life
+
+
+def connect_again(
+    address: Address, where: str, keys: Keys, token: bytes, limit_s: float, newest: int = 0
+) -> TcpStoreClient:
+    """A further client of the server with this token, in one request, which also reads the announcement of this
+    version, if that is not 0. Raises as `client.connect` and `verify`."""
+    reads = [*keys.of_server, *([keys.round(newest)] if newest else [])]
+    client = connect(address, where, limit_s, limit_s, reads=reads)
+    try:
+        verify(client, where, keys, 0.0, token)
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def host_count(found: bytes | None) -> int:

@@ -19,7 +19,7 @@ from ..store import (
     StoreUnreachable,
 )
 from .client import TcpStoreClient, connect
-from .keys import SERVED, Keys, create_keys, mark_served, verify
+from .keys import SERVED, connect_again, create_keys, mark_served, verify
 from .listed import NO_HOST, Listed, Pointer, Reserve, Server, first_answer, read_pointer
 from .notifications import Compaction, Published
 from .opening import RETRY_FIRST_S, RETRY_MOST_S
@@ -67,19 +67,19 @@ class Home:
         self._news = threading.Event()
         self._closing = threading.Event()
 
-    def connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
-        """A connection to the store, wherever it is hosted. Raises StoreUnreachable, and StoreSpoiled: it is the job's
-        own server that answers so, and the host ends as well."""
+    def connect(self, limit_s: float, newest: int = 0) -> tuple[TcpStoreClient, Place]:
+        """A connection to the store, wherever it is hosted; `newest` as with `keys.connect_again`. Raises
+        StoreUnreachable, and StoreSpoiled: it is the job's own server that answers so, and the host ends as well."""
         if self.listed.silent is not None and self.place.server is None:
             self._look_around(self.place)
-        found = self._connect(limit_s)
+        found = self._connect(limit_s, newest)
         self.listed.silent = None
         return found
 
-    def _connect(self, limit_s: float) -> tuple[TcpStoreClient, Place]:
+    def _connect(self, limit_s: float, newest: int) -> tuple[TcpStoreClient, Place]:
         place = self.place
         try:
-            return _connected(place, self.listed.keys, limit_s), place
+            return self._at(place, limit_s, newest), place
         except (StoreUnreachable, StoreForeign) as error:
             # A server without the job, or with another one, is that of a node that was restarted.
             if place.server is not None or isinstance(error, StoreSpoiled):
@@ -87,7 +87,10 @@ class Home:
             found = self._follow(place)
             if found is None:
                 raise self._lost(place, error) from error
-        return _connected(found, self.listed.keys, limit_s), found
+        return self._at(found, limit_s, newest), found
+
+    def _at(self, place: Place, limit_s: float, newest: int) -> TcpStoreClient:
+        return connect_again(place.address, place.pointer.endpoint, self.listed.keys, place.token, limit_s, newest)
 
     def suspect(self, given_up: bool) -> None:
         """As `driver.movable.Movable.suspect`."""
@@ -203,16 +206,6 @@ class Home:
         self._news.set()
 
 
-def _connected(place: Place, keys: Keys, limit_s: float) -> TcpStoreClient:
-    client = connect(place.address, place.pointer.endpoint, limit_s, limit_s)
-    try:
-        verify(client, place.pointer.endpoint, keys, 0.0, place.token)
-    except BaseException:
-        client.close()
-        raise
-    return client
-
-
 class MovingStore(C10dStore):
     """One session with the store, made by `open_listed`. A later one may be with another host."""
 
@@ -233,7 +226,7 @@ class MovingStore(C10dStore):
         return self.home.place.endpoint
 
     def session(self) -> MovingStore:
-        client, place = self.home.connect(self._client.call_timeout_s)
+        client, place = self.home.connect(self._client.call_timeout_s, self._newest_version_seen)
         return MovingStore(client, self.home, place)
 
     @property

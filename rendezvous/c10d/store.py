@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..endpoint import Address, Endpoint
 from ..store import NO_BEAT, HostedLeadership, StoreFenced
-from .client import TcpStoreClient, connect
+from .client import TcpStoreClient
 from .descriptors import DescriptorWatch
 from .keys import (
     MAX_COUNT,
@@ -19,12 +19,12 @@ from .keys import (
     Keys,
     checked_count,
     checked_log,
+    connect_again,
     excerpt,
     foreign_count,
     host_count,
     mark_over,
     parse_count,
-    verify,
 )
 from .notifications import MAX_READ_AT_ONCE, Compaction, GapGrace, Published, read_published_records
 from .server import TorchServer
@@ -95,13 +95,8 @@ class C10dStore(HostedLeadership):
     def session(self) -> C10dStore:
         """As `Store.session`, at the same address, without name resolution. Also raises StoreForeign if the server was
         restarted in the meantime, and has lost the job's records."""
-        limit_s = self._client.call_timeout_s
-        client = connect(self._address, self._where, limit_s, limit_s)
-        try:
-            verify(client, self._where, self._keys, 0.0, self._token)
-        except BaseException:
-            client.close()
-            raise
+        limit_s, newest = self._client.call_timeout_s, self._newest_version_seen
+        client = connect_again(self._address, self._where, self._keys, self._token, limit_s, newest)
         return C10dStore(client, self._endpoint, self._keys, self._address, self._server, self._token, self)
 
     def close(self) -> None:
@@ -166,8 +161,12 @@ class C10dStore(HostedLeadership):
         deadline = time.monotonic() + timeout_s
         newest, value, asked = after, b"", after + 1  # where the newest is known to be another, that is asked for
         if after != self._newest_received:
-            asked = max(asked, int(self._client.said.pop(self._keys.round_head, b"0")))
-            newest, value = self._newest_round(asked)
+            said = self._client.said.pop(self._keys.round_head, b"")
+            newest = max(after, int(said or b"0"))
+            asked = max(asked, newest)
+            value = self._client.said.pop(self._keys.round(asked), value)
+            if not said or (newest > after and not value):
+                newest, value = self._newest_round(asked)
         # Else the next one has hardly been announced already; if so, and deleted again, the wait ends in vain first.
         if newest <= after:
             announced = self._client.wait(self._keys.round(asked), deadline - time.monotonic())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ...proto.frozen import replace
 from ..failures import EndKind, preempts
+from ..records import Round
 from .nodes import ALIVE, ENDED, MAY_HAVE_WORKERS, READY, UNAWARE, Seen
 from .state import CLOSED, GATHERING, LAST_CALL, OVER, RUNNING, Rendezvous, Rules
 
@@ -14,7 +16,12 @@ PROGRESS_S = (1.01, 3.01, 9.01, 27.01)
 so that two deadlines never fall on one moment."""
 LATER_PROGRESS_S = 60.0
 RARE_PROGRESS_S = (5.01, 27.01)
-"""The same once the job is closed, and while members take their places, where most nodes need no more than a moment."""
+"""The same once the job is closed, while members take their places, where most nodes need no more than a moment, and in
+a large job: 1,000 nodes that join within two seconds would all read twice what none of them needs."""
+FEW_NODES = 256
+"""More than these make a large job."""
+LAST_CALL_SAID_S = 0.51
+"""After which time a large job's last call is announced: where all nodes come, the round begins in that moment."""
 SAME_MOMENT_S = 0.01
 """Times closer than this count as one."""
 REPORT_MARGIN_S = 30.0
@@ -100,15 +107,37 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
         return None
     if not _keeps_up(state):
         return None
+    large = is_large(state, rules)
+    if large and (called_at := _unsaid_last_call(state, rules)) is not None:
+        return called_at + LAST_CALL_SAID_S
     began = state.since
     if state.phase is RUNNING and state.barrier_until is not None:
         began = max(began, state.barrier_until - rules.exit_barrier_s)
     waited_s = state.announced_at - began + SAME_MOMENT_S
-    for after_s in RARE_PROGRESS_S if starting or state.phase is CLOSED else PROGRESS_S:
+    for after_s in RARE_PROGRESS_S if starting or large or state.phase is CLOSED else PROGRESS_S:
         if after_s > waited_s:
             return began + after_s
     more = int((waited_s - PROGRESS_S[-1]) / LATER_PROGRESS_S) + 1
     return began + PROGRESS_S[-1] + more * LATER_PROGRESS_S
+
+
+def is_large(state: Rendezvous, rules: Rules) -> bool:
+    return max(rules.min_nodes, len(state.nodes)) > FEW_NODES
+
+
+def waits_to_say(state: Rendezvous, rules: Rules, view: Round) -> bool:
+    """Whether nothing is new in this view but that the last call of a large job has begun."""
+    newest = state.announced
+    if newest is None or not is_large(state, rules) or _unsaid_last_call(state, rules) is None:
+        return False
+    return replace(view, phase=newest.phase) == newest
+
+
+def _unsaid_last_call(state: Rendezvous, rules: Rules) -> float | None:
+    """When the last call began that is not announced yet; None: there is none."""
+    if state.phase is not LAST_CALL or state.last_call_until is None or state.announced is None:
+        return None
+    return state.last_call_until - rules.last_call_timeout_s if state.announced.phase is GATHERING else None
 
 
 def _keeps_up(state: Rendezvous) -> bool:

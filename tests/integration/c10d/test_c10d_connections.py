@@ -14,10 +14,11 @@ from contextlib import closing
 
 import pytest
 
-from elastic_agent.rendezvous.c10d.client import MAX_VALUE_BYTES, connect
+from elastic_agent.rendezvous.c10d.client import TcpStoreClient, connect
 from elastic_agent.rendezvous.c10d.keys import Keys
 from elastic_agent.rendezvous.c10d.opening import open_c10d
 from elastic_agent.rendezvous.c10d.store import C10dStore
+from elastic_agent.rendezvous.c10d.wire import MAX_VALUE_BYTES
 from elastic_agent.rendezvous.endpoint import parse_endpoint
 from elastic_agent.rendezvous.store import FIRST_EPOCH, StoreForeign, StoreUnreachable
 from support.c10d_stores import BOUND_S, elsewhere, hosting, listening, raw_client, vacant
@@ -129,6 +130,34 @@ def test_a_record_over_which_late_bytes_have_written_is_written_again(host: C10d
     assert host.wait_nodes(cursor, BOUND_S) == (cursor + 1, {"n1": b"second"})
     guest.beat("n1", 2)
     assert host.wait_nodes(cursor + 1, 0.0) == (cursor + 1, {})
+
+
+def test_a_further_session_learns_the_newest_announcement_with_its_first_request(
+    host: C10dStore, guest: C10dStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a node that joins waits for the next one after one request, and not after four."""
+    sent: list[bytes] = []
+    send = TcpStoreClient._send
+
+    def note_and_send(client: TcpStoreClient, request: bytes) -> None:
+        sent.append(request)
+        send(client, request)
+
+    guest.beat("n1", 1)
+    monkeypatch.setattr(TcpStoreClient, "_send", note_and_send)
+    with closing(guest.session()) as before:
+        assert before.wait_round(0, 0.01) is None
+    assert len(sent) == len(["opened", "waited for it", "gave up", "looked once more"])
+    host.announce(1, b"first", FIRST_EPOCH)
+    guest.beat("n1", 2)
+    sent.clear()
+    with closing(guest.session()) as behind:
+        assert behind.wait_round(0, 0.0) == (1, b"first")
+        assert len(sent) == 1
+        host.announce(2, b"second", FIRST_EPOCH)
+        assert behind.wait_round(1, BOUND_S) == (2, b"second")
+    with closing(guest.session()) as late:  # the heartbeat has not named the second yet
+        assert late.wait_round(1, 0.0) == (2, b"second")
 
 
 def test_no_late_request_takes_the_newest_version_back(

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from elastic_agent.rendezvous.c10d import client
+from elastic_agent.rendezvous.c10d import client, wire
 from elastic_agent.rendezvous.c10d.keys import MAX_UNCOMPACTED, SERVED, VOID, Keys
 from elastic_agent.rendezvous.c10d.opening import open_c10d
 from elastic_agent.rendezvous.c10d.store import C10dStore
@@ -57,17 +57,17 @@ def test_garbage_in_any_key_never_hangs_and_never_raises_anything_but_a_store_er
 
 
 def _write_anything(other: client.TcpStoreClient, key: str, value: bytes) -> None:
-    size = client.MAX_VALUE_BYTES
+    size = wire.MAX_VALUE_BYTES
     for start in range(0, max(len(value), 1), size):
         if start == 0:
             other.put(key, value[:size])
         else:  # the client writes no value that long, so it is appended to on the server
-            other._send(b"\x09" + client._string(client._key(key)) + client._string(value[start:]))
+            other._send(b"\x09" + wire.packed_key(key) + wire.packed(value[start:]))
 
 
 def test_the_largest_announcement_fits_into_a_key() -> None:
     """The client's bound is not below the codec's."""
-    assert max(limits.MAX_ROUND_BYTES, codec.MAX_NODE_BYTES) <= client.MAX_VALUE_BYTES
+    assert max(limits.MAX_ROUND_BYTES, codec.MAX_NODE_BYTES) <= wire.MAX_VALUE_BYTES
 
 
 def test_a_node_that_publishes_notices_that_the_count_of_notifications_went_back(host: C10dStore) -> None:

@@ -143,7 +143,8 @@ class Agreements:
 
     def _all_acted(self, before: Rendezvous, after: Rendezvous, agreement: Agreement) -> None:
         self._have_acted(before, after, agreement)
-        restarts = after.phase is not RUNNING or bool(after.newcomers())
+        refused = after.because.startswith("not restarted, as ")  # where too few nodes would remain for a round
+        restarts = after.phase is not RUNNING or bool(after.newcomers()) or refused
         self._truth.need(agreement.act is not Act.RESTART or restarts, ACTED_UPON, f"the round goes on: {agreement}")
         if agreement.act is Act.SAVE:
             twice = self._saved & set(agreement.requests)

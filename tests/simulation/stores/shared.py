@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from elastic_agent.rendezvous.c10d import claim as c10d_claim
+from elastic_agent.rendezvous.c10d import keys as c10d_keys
 from elastic_agent.rendezvous.c10d import notifications, opening
 from elastic_agent.rendezvous.c10d import store as c10d
 from elastic_agent.rendezvous.c10d.keys import SERVED, Keys
@@ -138,7 +139,7 @@ class SharedTcpStore(SharedStore):
     def substitutes(self) -> list[Substitute]:
         return [
             *super().substitutes(),
-            (c10d, "connect", self._connect),
+            (c10d_keys, "connect", self._connect),
             (opening, "connect", self._connect),
             (opening, "claim", lambda where, forced, shared: c10d_claim.Claim(where)),
             (opening, "serve", self._serve),
@@ -153,12 +154,18 @@ class SharedTcpStore(SharedStore):
         return tcpstore.Serving(self.server)
 
     def _connect(
-        self, address: object, name: str, timeout_s: float, call_timeout_s: float, asks: str = ""
+        self,
+        address: object,
+        name: str,
+        timeout_s: float,
+        call_timeout_s: float,
+        asks: str = "",
+        reads: Sequence[str] = (),
     ) -> tcpstore_client.Wire:
         link = Process.running.node.link
         if not isinstance(link, DriverLink):
             raise TypeError(f"{link} has no wire")
-        return tcpstore_client.connect(link, self.server, call_timeout_s, asks)
+        return tcpstore_client.connect(link, self.server, call_timeout_s, asks, reads)
 
     def _connect_any(
         self, where: Endpoint, timeout_s: float, call_timeout_s: float, asks: str = ""

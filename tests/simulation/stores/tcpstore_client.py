@@ -49,11 +49,14 @@ class Wire:
     def broken(self) -> bool:
         return bool(self._broken)
 
-    def greet(self, asks: str) -> None:
-        """The first request. Raises StoreUnreachable."""
+    def greet(self, asks: str, reads: Sequence[str]) -> None:
+        """The first request, of one kind or the other. Raises StoreUnreachable."""
         if self.server.gone:
             raise StoreUnreachable("nothing listens there (connection refused)")
-        self.has_asked = self.have([asks] if asks else []) == [True]
+        if reads:
+            self.said = self.get(reads)
+        else:
+            self.has_asked = self.have([asks] if asks else []) == [True]
 
     # -- as client.TcpStoreClient -------------------------------------------------------------------------------------
 
@@ -217,7 +220,9 @@ class Wire:
             self._ticket.wake()
 
 
-def connect(link: DriverLink, server: Server | None, call_timeout_s: float, asks: str = "") -> Wire:
+def connect(
+    link: DriverLink, server: Server | None, call_timeout_s: float, asks: str = "", reads: Sequence[str] = ()
+) -> Wire:
     """A connection of this link's process. Raises StoreUnreachable."""
     if server is None:
         raise StoreUnreachable("nothing listens there yet (connection refused)")
@@ -229,7 +234,7 @@ def connect(link: DriverLink, server: Server | None, call_timeout_s: float, asks
     # Outside of the driver's thread, which would take a violation for an error of its own.
     link.world.at(0.0, link.world.checkers.need, len(link.wires) <= most, FRUGAL, f"{link.node.ident} has too many")
     try:
-        wire.greet(asks)
+        wire.greet(asks, reads)
     except StoreUnreachable:
         wire.close()
         raise

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from elastic_agent.rendezvous.coordinator import deadlines, events, explain, machine
 from elastic_agent.rendezvous.coordinator.state import LeaseReadings, Rendezvous, Rules
-from elastic_agent.rendezvous.records import NodeState, Round
+from elastic_agent.rendezvous.records import NodeState, Round, RoundPhase
 from support.builders import FAILURE, after_records, record
 
 BEGUN = Rendezvous(epoch=1)
@@ -89,10 +89,37 @@ def test_a_wait_for_many_nodes_names_eight() -> None:
     """A thousand names would hide how many there are."""
     rules = replace(RULES, min_nodes=1000, max_nodes=1000)
     state = after_records(BEGUN, 0.0, rules, *(record(f"n{number:03}") for number in range(998)), record("a"))
-    waiting = announced(replace(state, readings=LeaseReadings()), 1.01, rules)
+    waiting = announced(replace(state, readings=LeaseReadings()), 5.01, rules)
     assert waiting is not None
     named = "a, n000, n001, n002, n003, n004, n005, n006 and 991 more"
-    assert waiting.because == f"999 of at least 1000 nodes joined ({named}); waiting up to 599 s for more"
+    assert waiting.because == f"999 of at least 1000 nodes joined ({named}); waiting up to 595 s for more"
+
+
+def test_a_wait_of_many_nodes_is_announced_from_5_s_on() -> None:
+    """A thousand nodes join within two seconds; a sentence before that would cost each of them two messages."""
+    rules = replace(RULES, min_nodes=257, max_nodes=257)
+    state = after_records(BEGUN, 0.0, rules, record("a"))
+    assert deadlines.progress_at(state, rules) == 5.01
+    assert deadlines.progress_at(state, replace(rules, min_nodes=256)) == 1.01
+
+
+def test_the_last_call_of_many_nodes_is_announced_once_it_has_lasted_for_half_a_second() -> None:
+    """Where all come, the round begins in that moment, and no node reads in vain. Other news is not held back."""
+    rules = replace(RULES, min_nodes=300, max_nodes=400)
+    nodes = [record("a"), *(record(f"n{number:03}") for number in range(399))]
+    state = replace(after_records(BEGUN, 0.0, rules, *nodes[:299]), readings=LeaseReadings())
+    called = replace(after_records(state, 4.0, rules, *nodes[299:399]), readings=LeaseReadings())
+    assert called.phase is RoundPhase.LAST_CALL
+    assert called.announced == state.announced
+    said_at = deadlines.progress_at(called, rules)
+    assert said_at == 4.51
+    said = announced(called, said_at, rules)
+    assert said is not None
+    assert said.phase is RoundPhase.LAST_CALL
+    assert said.because.startswith("399 of at most 400 nodes joined (a, n000, ")
+    begun = after_records(called, 4.1, rules, nodes[399]).announced
+    assert begun is not None
+    assert begun.phase is RoundPhase.RUNNING
 
 
 def test_a_job_of_many_nodes_that_waited_too_long_names_eight_of_each_and_counts_the_rest() -> None:
