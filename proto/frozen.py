@@ -2,8 +2,8 @@
 
 An agent defines more than a hundred such classes before it starts its workers. `dataclasses` writes and compiles six
 methods for each, a third of a millisecond a class, most of which no plain job calls, and needs `inspect` for it.
-Here a method is compiled when it is first called. What `dataclasses` itself looks for in a class (`fields`, `asdict`,
-`is_dataclass`) is made when it looks. Type checkers see the original.
+Here a method is compiled when it is first called, `__init__` once a class has many values. What `dataclasses` itself
+looks for in a class (`fields`, `asdict`, `is_dataclass`) is made when it looks. Type checkers see the original.
 
 Not here: classes that are not frozen, inheritance between such classes, and the options of `field` that nobody uses.
 """
@@ -26,6 +26,11 @@ Function = Callable[..., Any]
 
 QUICK_FROM = 64
 """After so many replaced values of a class, a function is compiled for that: it takes as long as 150 of them."""
+
+
+COMPILED_FROM = 64
+"""After so many values of a class its `__init__` is compiled: it takes as long as these do without, and most classes of
+an agent have a handful."""
 
 
 class _Unset:
@@ -64,6 +69,26 @@ class _Lazy:
         made = self._make(self._owner, self._fields)
         setattr(self._owner, self._name, made)
         return made.__get__(instance) if instance is not None and hasattr(made, "__get__") else made
+
+
+class _LazyInit(_Lazy):
+    """`__init__`, which is compiled for a class of many values, and for who looks at it."""
+
+    __slots__ = ("_count", "_plain")
+
+    def __init__(self, fields: Mapping[str, _Made]) -> None:
+        super().__init__(_init, fields)
+        self._count = 0
+        """How many values have been made without it."""
+        self._plain: Function | None = None
+
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
+        if instance is None or self._count >= COMPILED_FROM:
+            return super().__get__(instance, owner)
+        self._count += 1
+        if self._plain is None:
+            self._plain = _plain_init(self._owner, self._fields)
+        return self._plain.__get__(instance)
 
 
 def _dataclass(*, frozen: bool, slots: bool = False) -> Decorator:
@@ -113,8 +138,10 @@ def _define(cls: type[Any], *, slots: bool) -> type[Any]:
         "__dataclass_fields__": _Lazy(_fields, fields),
         "__dataclass_params__": _Lazy(_params, fields),
     }
-    methods = {"__init__": _init, "__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
+    methods = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
     added.update({name: _Lazy(make, fields) for name, make in methods.items() if name not in own})
+    if "__init__" not in own:
+        added["__init__"] = _LazyInit(fields)
     if not slots:
         for name, value in added.items():
             setattr(cls, name, value)
@@ -168,6 +195,29 @@ def _init(owner: type[Any], fields: Mapping[str, _Made]) -> Function:
     init = _function(owner, "__init__", parameters, body or ["pass"], scope)
     init._filled_in = True  # type: ignore[attr-defined]
     init.__annotations__ = {**owner.__annotations__, "return": None}
+    return init
+
+
+def _plain_init(owner: type[Any], fields: Mapping[str, _Made]) -> Function:
+    """As `_init`, in several times the time of a call, and without one to make it."""
+    names, finish = tuple(fields), getattr(owner, "__post_init__", None)
+
+    def init(self: Any, /, *given: object, **named: object) -> None:
+        values = dict(zip(names, given, strict=False))
+        if len(given) > len(names) or not values.keys().isdisjoint(named) or not named.keys() <= fields.keys():
+            _init(owner, fields)(self, *given, **named)  # which raises TypeError
+        values.update(named)
+        for name, made in fields.items():
+            value = values.get(name, made.default)
+            if value is _UNSET:
+                if made.factory is None:
+                    _init(owner, fields)(self, *given, **named)  # as above
+                else:
+                    value = made.factory()
+            object.__setattr__(self, name, value)
+        if finish is not None:
+            self.__post_init__()
+
     return init
 
 

@@ -16,10 +16,12 @@ import threading
 import time
 from _operator import _compare_digest  # hmac, which has it too, loads OpenSSL
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from ..codec.digest import sha256
-from ..endpoint import bound_anywhere
+from ..endpoint import Endpoint, bound_anywhere, resolve
 from ..records import Witness
+from ..store import StoreUnreachable
 
 ASKS, SAYS = b"EAq1", b"EAa1"
 NONCE, NAME, MAC, BLOCK = 16, 16, 32, 64
@@ -95,10 +97,8 @@ class TcpChannel:
     def prepare(self, witnesses: tuple[Witness, ...]) -> None:
         """Resolve names while that is likely to work."""
         for addr in {witness.addr for witness in witnesses} - self._found.keys():
-            try:
-                self._found[addr] = str(socket.getaddrinfo(addr, 0, type=socket.SOCK_STREAM)[0][4][0])
-            except (OSError, UnicodeError):
-                continue  # as good as no answer; the next time may find it
+            with suppress(StoreUnreachable):  # as good as no answer; the next time may find it
+                self._found[addr] = resolve(Endpoint(addr, 0))[0][1][0]
 
     def ask(self, number: int, witnesses: tuple[Witness, ...], timeout_s: float) -> bool:
         self.prepare(witnesses)

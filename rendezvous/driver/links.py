@@ -18,7 +18,7 @@ from _operator import _compare_digest  # as in channel.py
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-from ..endpoint import probe_peer
+from ..endpoint import for_resolver, probe_peer
 from ..records import Witness
 from .channel import MAC, NAME, NONCE, listener, mac, name_of
 
@@ -90,7 +90,8 @@ def read_exactly(connected: socket.socket, size: int) -> bytes:
 
 def dial(secret: bytes, peer: Witness) -> tuple[socket.socket, Link]:
     """Connect to this node. Raises ConnectionRefusedError, OSError."""
-    connected = socket.create_connection((peer.addr, peer.port), ANSWER_S)
+    where = for_resolver(peer.addr), peer.port
+    connected = socket.create_connection(where, ANSWER_S)  # type: ignore[arg-type]  # which getaddrinfo takes
     try:
         _watch(connected)
         head = HELLO + os.urandom(NONCE) + name_of(peer.node)

@@ -156,8 +156,30 @@ def test_a_method_is_compiled_when_it_is_first_called() -> None:
     assert not [name for name, found in before.items() if inspect.isfunction(found)]
     assert kind(1) == kind(1)
     after = [name for name in before if inspect.isfunction(vars(kind)[name])]
-    assert after == ["__init__", "__eq__"]
+    assert after == ["__eq__"]
     assert kind.__init__.__qualname__.endswith("Slotted.__init__")
+
+
+def test_how_values_are_made_is_compiled_for_a_class_of_many() -> None:
+    """Of most classes an agent makes a handful. They are made, and refused, in the same way."""
+    ((kind, _), (theirs, _)) = (
+        definitions(each.dataclass, each.field)
+        for each in (frozen, dataclasses)  # type: ignore[attr-defined]
+    )
+    refused: dict[type[Any], set[str]] = {kind: set(), theirs: set()}
+    for number in range(frozen.COMPILED_FROM + 1):
+        compiled = inspect.isfunction(vars(kind)["__init__"])
+        assert dataclasses.asdict(kind(number, secret="s")) == dataclasses.asdict(theirs(number, secret="s"))
+        if number % frozen.COMPILED_FROM:
+            continue
+        assert compiled is (number > 0)
+        for given, named in (((), {}), ((1, (), {}, "", 5), {}), ((1,), {"number": 2}), ((1,), {"other": 2})):
+            for each, found in refused.items():
+                with pytest.raises(TypeError) as error:
+                    each(*given, **named)
+                found.add(str(error.value).replace("definitions.<locals>.", ""))
+    assert refused[kind] == refused[theirs]
+    assert len(refused[kind]) == len(["missing", "too many", "twice", "unknown"])
 
 
 def test_an_agent_starts_a_plain_job_without_dataclasses(tmp_path: Path) -> None:
