@@ -162,10 +162,7 @@ def test_a_method_is_compiled_when_it_is_first_called() -> None:
 
 def test_how_values_are_made_is_compiled_for_a_class_of_many() -> None:
     """Of most classes an agent makes a handful. They are made, and refused, in the same way."""
-    ((kind, _), (theirs, _)) = (
-        definitions(each.dataclass, each.field)
-        for each in (frozen, dataclasses)  # type: ignore[attr-defined]
-    )
+    (kind, _), (theirs, _) = (definitions(each.dataclass, each.field) for each in (frozen, dataclasses))
     refused: dict[type[Any], set[str]] = {kind: set(), theirs: set()}
     for number in range(frozen.COMPILED_FROM + 1):
         compiled = inspect.isfunction(vars(kind)["__init__"])
