@@ -159,7 +159,7 @@ class NodeRecord:
     fenced_round: int = 0
     """It lets no worker run on of this round, nor of any before."""
     permitted_round: int = 0
-    """The newest round whose workers it has let run on, as a witness; 0: none."""
+    """The newest round whose workers it has let run on, as a witness; 0: none, or so long ago that they have ended."""
     alone_s: float = 0.0
     """How long its workers run on without the store at most, if the witnesses of their round let them."""
     presence: str = ""

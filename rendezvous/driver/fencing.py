@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ...proto.frozen import replace
+from ..coordinator.fencing import PERMITTED
 from ..records import MAX_ENDED_HERE, NodeRecord, Round, RoundPhase, Witness
 
 HOLDS = 0.65
@@ -116,6 +117,7 @@ class Fencing:
         """By version of an announcement: the generation in which it was read."""
         self._port = 0
         self._fenced_round = self._permitted_round = 0
+        self._permitted_at = float("-inf")
 
     def open(self, secret: bytes) -> None:
         """Answer who asks. Before the first record of this node is written."""
@@ -277,18 +279,20 @@ class Fencing:
             if number <= self._fenced_round:
                 return False
             self._permitted_round = max(self._permitted_round, number)
+            self._permitted_at = self.page.now()
             return True
 
     def recorded(self, record: NodeRecord) -> NodeRecord:
         """The record with what this node says as a witness. Whatever it asks the coordinator to believe holds from now
-        on, before the record is written."""
+        on, before the record is written. No node waits for what a permission of long ago let run."""
         with self._lock:
             self._fenced_round = max(self._fenced_round, record.fenced_round)
+            lasts = self.page.now() < self._permitted_at + PERMITTED * self._lease_s
             return replace(
                 record,
                 witness_port=self._port,
                 fenced_round=self._fenced_round,
-                permitted_round=self._permitted_round,
+                permitted_round=self._permitted_round if lasts else 0,
                 alone_s=self._alone_s,
                 presence=self._neighbours.presence if self._neighbours is not None else "",
                 ended_here=self._ended_here,

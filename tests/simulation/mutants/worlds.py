@@ -21,6 +21,7 @@ WORLDS = (
     Mutant("a gap is not counted", Fencing.heartbeat_acknowledged, assignment(3).removed()),
     Mutant("a permission opens a fence that is passed", Fencing._permitted, branch(0).always()),
     Mutant("a witness permits what its record denies", Fencing.permits, branch(0).never()),
+    Mutant("a witness conceals what it has just permitted", Fencing.recorded, choice(0).never()),
     Mutant("a witness is believed too early", coordinator_fencing.ends_at, choice(0).never()),
     Mutant("a witness is believed that has said nothing", coordinator_fencing.ends_at, branch(2).operand(2).removed()),
     Mutant("no round waits for nodes that are cut off", coordinator._judge_over, branch(-1).never()),

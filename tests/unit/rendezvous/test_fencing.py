@@ -142,6 +142,18 @@ def test_a_witness_permits_until_its_record_says_otherwise(fencing: Fencing) -> 
     assert fencing.permits(4)
 
 
+def test_a_permission_of_long_ago_holds_up_no_round(fencing: Fencing, around: Surroundings) -> None:
+    """The workers that it let run on have ended: a round is not begun later for a moment in which the store was slow a
+    week ago."""
+    assert fencing.permits(3)
+    around.time += 0.74 * LEASE_S
+    fenced = replace(RECORD, state=NodeState.STOPPING, fenced_round=3)
+    assert fencing.recorded(fenced).permitted_round == 3
+    around.time += 0.02 * LEASE_S
+    assert fencing.recorded(fenced).permitted_round == 0
+    assert not fencing.permits(3)
+
+
 def test_who_has_no_place_in_a_round_asks_nobody(fencing: Fencing, around: Surroundings) -> None:
     fencing.follow(replace(RUNNING, version=8, members=RUNNING.members[1:]), fencing.generation())
     around.time += LEASE_S / 2
