@@ -123,6 +123,7 @@ class TcpStoreClient:
                     f"{self._name} is not a TCPStore: it answered {answer!r}; stop that server, or choose another port"
                 )
             self.has_asked = bool(asks) and self._receive(1)[0] == READY
+            self._begin()  # the time of a call, as the server has shown what it is
             self.said = self._receive_values(reads)
 
     def close(self) -> None:
