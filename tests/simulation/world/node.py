@@ -109,7 +109,7 @@ class SimNode:
         self.world.at(self.world.delays.network(), self.link.open, self.world.now + self.world.job.connect_timeout_s)
 
     def _prepare_place(self, effect: agent_events.PreparePlace) -> None:
-        answer: agent_events.Event = agent_events.PlacePrepared(self.nproc, self.world.fresh_port())
+        answer: agent_events.Event = agent_events.PlacePrepared(self.nproc, self.world.fresh_port(self.ident))
         if self.place_fails:
             answer = agent_events.PlaceFailed("no device is left")
         self.world.at(self.world.delays.local(), self.post_later, answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -62,7 +63,8 @@ class World:
         """How many agents a fault has killed that will be started again."""
         self.upon_version: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
         """What happens when the coordinator announces a version: delay, function, arguments."""
-        self.pids, self._ports = 100, FIRST_PORT
+        self.pids = 100
+        self._ports: Counter[str] = Counter()
         self.conditions = Conditions()
         self.peers_cut: set[tuple[str, str]] = set()
         """Nodes of which the second does not receive what the first sends it; the store may still reach both."""
@@ -175,10 +177,10 @@ class World:
     def over(self) -> bool:
         return self.ended == len(self.nodes) and not self.coming
 
-    def fresh_port(self) -> int:
-        """A thousand nodes come back to the first ones after some rounds."""
-        self._ports = FIRST_PORT + (self._ports + 1 - FIRST_PORT) % PORTS
-        return self._ports
+    def fresh_port(self, node: str) -> int:
+        """Each node has addresses of its own, and counts for itself."""
+        self._ports[node] += 1
+        return FIRST_PORT + self._ports[node] % PORTS
 
     def disturbed(self, number: int, node: SimNode, how: str) -> None:
         self.checkers.disturbed(number, node.ident, how)
