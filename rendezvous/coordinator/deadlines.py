@@ -125,10 +125,13 @@ def is_large(state: Rendezvous, rules: Rules) -> bool:
     return max(rules.min_nodes, len(state.nodes)) > FEW_NODES
 
 
-def waits_to_say(state: Rendezvous, rules: Rules, view: Round) -> bool:
-    """Whether nothing is new in this view but that the last call of a large job has begun."""
+def may_wait(state: Rendezvous, rules: Rules, view: Round) -> bool:
+    """Whether an announcement of this view may wait: nothing in it is new, or only that a large job's last call has
+    begun."""
     newest = state.announced
-    if newest is None or not is_large(state, rules) or _unsaid_last_call(state, rules) is None:
+    if newest is None or view == newest:
+        return newest is not None
+    if not is_large(state, rules) or _unsaid_last_call(state, rules) is None:
         return False
     return replace(view, phase=newest.phase) == newest
 

@@ -98,8 +98,7 @@ def _announce(state: Rendezvous, now: float, rules: Rules) -> tuple[Rendezvous, 
     newest, because = state.announced, state.because
     elects = rules.fences and not rules.hosted
     own, host = rules.own if elects else "", fencing.host(state, rules)
-    view = None if newest is None else state.view(state.version, newest.because, own, host)
-    if newest is not None and view is not None and (view == newest or deadlines.waits_to_say(state, rules, view)):
+    if newest is not None and deadlines.may_wait(state, rules, state.view(state.version, newest.because, own, host)):
         progress_at = deadlines.progress_at(state, rules)
         if progress_at is None or now < progress_at:
             # A new sentence alone is not worth a read by every node.

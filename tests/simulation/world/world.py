@@ -63,8 +63,7 @@ class World:
         """How many agents a fault has killed that will be started again."""
         self.upon_version: dict[int, list[tuple[float, Callable[..., None], tuple[object, ...]]]] = {}
         """What happens when the coordinator announces a version: delay, function, arguments."""
-        self.pids = 100
-        self._ports: Counter[str] = Counter()
+        self.pids, self._ports = 100, Counter[str]()
         self.conditions = Conditions()
         self.peers_cut: set[tuple[str, str]] = set()
         """Nodes of which the second does not receive what the first sends it; the store may still reach both."""
