@@ -177,10 +177,9 @@ def mark_over(client: TcpStoreClient) -> None:
 
 
 def verify(client: TcpStoreClient, where: str, keys: Keys, timeout_s: float, token: bytes = b"") -> bytes:
-    """On a client of the endpoint `where`, whose handshake asked for `SERVED`, read `Keys.of_server`, or
-    neither: wait for that key, and check
-    that the server serves this job and, if `token` is given, is still the same server. Returns the server's token; what
-    it has read is in `client.said`.
+    """On a client of the endpoint `where`, whose handshake asked for `SERVED`, read `Keys.of_server`, or neither: wait
+    for that key, and check that the server serves this job and, if `token` is given, is still the same server. Returns
+    the server's token; what it has read is in `client.said`.
 
     Raises StoreForeign if it serves no job, another job, or if a counter holds no count; StoreUnreachable if that other
     job is over, so that the server is about to end; with a token StoreReplaced if it serves a job anew, or is about to.
