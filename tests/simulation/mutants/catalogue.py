@@ -219,10 +219,10 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("two announcements have one version", coordinator._announce, operation(0).operator("or")),
     Mutant(
         "only a change of phase is announced",
-        coordinator._announce,
+        deadlines.may_wait,
         branch(0)
         .operand(1)
-        .becomes(same(parameter(0).attribute(RENDEZVOUS.phase), ITSELF.operand(1).attribute(ROUND.phase))),
+        .becomes(same(parameter(2).attribute(ROUND.phase), ITSELF.operand(1).attribute(ROUND.phase))),
     ),
     Mutant("records are not numbered", transitions.publish, given(RECORD.seq).becomes(1)),
     Mutant("a node reports an earlier round", transitions.publish, given(RECORD.round).plus(-1)),
