@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
         branch(3).comparison(1).operand(1).becomes(1),
     ),
     Mutant("last call goes on below min_nodes", coordinator._judge_last_call, branch(1).never()),
-    Mutant("last call never ends", coordinator._judge_last_call, branch(4).never()),
+    Mutant("last call never ends", coordinator._judge_last_call, branch(5).never()),
     Mutant("max_nodes is forgotten", ranks.choose, subscript(0).becomes(ITSELF.operand(0))),
     Mutant("newcomers go first", ranks.choose, operation(0).swapped()),
     Mutant("rank offsets count nodes", ranks.assign, assignment(7).value.becomes(1)),
