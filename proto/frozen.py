@@ -26,8 +26,6 @@ Function = Callable[..., Any]
 
 QUICK_FROM = 64
 """After so many replaced values of a class, a function is compiled for that: it takes as long as 150 of them."""
-
-
 COMPILED_FROM = 64
 """After so many values of a class its `__init__` is compiled: it takes as long as these do without, and most classes of
 an agent have a handful."""
@@ -138,10 +136,9 @@ def _define(cls: type[Any], *, slots: bool) -> type[Any]:
         "__dataclass_fields__": _Lazy(_fields, fields),
         "__dataclass_params__": _Lazy(_params, fields),
     }
-    methods = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
-    added.update({name: _Lazy(make, fields) for name, make in methods.items() if name not in own})
-    if "__init__" not in own:
-        added["__init__"] = _LazyInit(fields)
+    made_late = {"__repr__": _repr, "__eq__": _eq, "__hash__": _hash}
+    methods = {"__init__": _LazyInit(fields), **{name: _Lazy(make, fields) for name, make in made_late.items()}}
+    added.update({name: method for name, method in methods.items() if name not in own})
     if not slots:
         for name, value in added.items():
             setattr(cls, name, value)

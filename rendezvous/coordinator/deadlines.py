@@ -107,21 +107,20 @@ def progress_at(state: Rendezvous, rules: Rules) -> float | None:
         return None
     if not _keeps_up(state):
         return None
-    large = is_large(state, rules)
-    if large and (called_at := _unsaid_last_call(state, rules)) is not None:
+    if (called_at := _unsaid_last_call(state, rules)) is not None:
         return called_at + LAST_CALL_SAID_S
     began = state.since
     if state.phase is RUNNING and state.barrier_until is not None:
         began = max(began, state.barrier_until - rules.exit_barrier_s)
     waited_s = state.announced_at - began + SAME_MOMENT_S
-    for after_s in RARE_PROGRESS_S if starting or large or state.phase is CLOSED else PROGRESS_S:
+    for after_s in RARE_PROGRESS_S if starting or _is_large(state, rules) or state.phase is CLOSED else PROGRESS_S:
         if after_s > waited_s:
             return began + after_s
     more = int((waited_s - PROGRESS_S[-1]) / LATER_PROGRESS_S) + 1
     return began + PROGRESS_S[-1] + more * LATER_PROGRESS_S
 
 
-def is_large(state: Rendezvous, rules: Rules) -> bool:
+def _is_large(state: Rendezvous, rules: Rules) -> bool:
     return max(rules.min_nodes, len(state.nodes)) > FEW_NODES
 
 
@@ -131,16 +130,15 @@ def may_wait(state: Rendezvous, rules: Rules, view: Round) -> bool:
     newest = state.announced
     if newest is None or view == newest:
         return newest is not None
-    if not is_large(state, rules) or _unsaid_last_call(state, rules) is None:
-        return False
-    return replace(view, phase=newest.phase) == newest
+    return _unsaid_last_call(state, rules) is not None and replace(view, phase=newest.phase) == newest
 
 
 def _unsaid_last_call(state: Rendezvous, rules: Rules) -> float | None:
-    """When the last call began that is not announced yet; None: there is none."""
-    if state.phase is not LAST_CALL or state.last_call_until is None or state.announced is None:
+    """When the last call of a large job began that is not announced yet; None: there is none."""
+    if state.phase is not LAST_CALL or state.last_call_until is None or not _is_large(state, rules):
         return None
-    return state.last_call_until - rules.last_call_timeout_s if state.announced.phase is GATHERING else None
+    unsaid = state.announced is not None and state.announced.phase is GATHERING
+    return state.last_call_until - rules.last_call_timeout_s if unsaid else None
 
 
 def _keeps_up(state: Rendezvous) -> bool:
