@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,30 +82,38 @@ class Run(Body):
         the job's deadline all ranks save and stop (default: as many as a save needs, measured; False: they do not).
         states: by name, anything with `state_dict` and `load_state_dict`. Collective. Raises Misused, WrongState.
         """
+        # First, and so beside each other in memory, what is looked at in each step.
+        self.keyed = self.stopping = self.watched = self._counts_only = False
+        self.steps, self.account, self.quiet_until_s = 0, Account(), -math.inf
+        self.key: Callable[[int], None] = key_everything
+        self._sharding: Sharding | None = None
         states = keepable(states)
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
         self.progress = Progress(lambda: place_of(self.account, self._loaders, self.epoch, self.steps), self.rank)
-        self.vars, self.account, self._ledger = Vars(), Account(), Ledger()
-        self.steps = self.epoch = self._began = 0
-        """Steps done, over all restarts; the epoch of `epochs` that is going on, and the steps as it began."""
+        self.vars, self._ledger = Vars(), Ledger()
+        self.epoch = self._began = 0
+        """The epoch of `epochs` that is going on, and the steps, of all restarts, as it began."""
         self._states, self._every, self._shards = states, checked(every), shards
-        self._sharding = None if shards is None else Sharding(shards, self._world, states, self.log)
-        self.division: Division | None = None if self._sharding is None else self._sharding.division
+        self.division: Division | None = None
+        if shards is not None:
+            self._sharding, self.key = Sharding(shards, self._world, states, self.log), self._key_turn
+            self.division = self._sharding.division
         self._loaders, self.gradients = dict[str, Loader](), partial(mark, self._states)
         self._reductions, self.alike, self._exchanges = Reductions(self._world), Alike(self._world), Exchanges()
         self.between: Between | None = Between(self._world, states, self.vars, self._reductions, self.log)
-        self._early = EarlyEnd(stop_before, self.log)
-        self._keyed_by_batch = self._streamed = False
+        self._early = EarlyEnd(stop_before, self.log, self.disturb)
+        self._streamed = False
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
         self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._key, self._boundaries, self._commits, self._asked = key_of(seed, "main"), 0, 0, 0
         self._begin()
         self._requests = Requests(self.rank, self.world_size, self.log, self.steps)
-        self._watched = self._marks.shows or account.current is not None
+        self.watched = self._marks.shows or account.current is not None
         self._saved = self._reached()
+        self._counts_only = self._every.steps is None and not (self.watched or self._requests.listens or shards)
         self._timetable = Timetable(self._every, self.log.info)
         self._forgotten = Forgotten(self.account, self.log, self._world, states, self.steps - self._began)
         # What a script draws before its loops over loaders, as `random_split` does, is the same in each start and on
@@ -141,6 +150,7 @@ class Run(Body):
         self.account.cursors[name] = Cursor()
         made = self._loaders[name] = Loader(self, loader, name, global_batch, train, random, on_sample, replay, streams)
         self._streamed = self._streamed or made.is_stream
+        self._counts_only = self._counts_only and not made.is_stream
         if self._found is not None and name in self._found.places:
             made.adopt(self._found.run["loaders"][name], self._streams.get(name))
             self.account.restore(name, self.account.kept[name], not made.is_stream)
@@ -180,46 +190,28 @@ class Run(Body):
         """After each optimizer step: the batches that were handed out are trained on. A save or exchange that is due is
         made when the loop asks for its next batch, so that whatever follows the step in the loop belongs to it; at once
         where no loader is looped over. That is collective."""
-        if (sharding := self._sharding) is not None:
-            sharding.check_closed()
+        if not (counts_only := self._counts_only) and self._sharding is not None:
+            self._sharding.check_closed()
         self.steps += 1
-        looping = self.account.step()
-        if sharding is not None or not self._keyed_by_batch:
+        looping, keyed, self.keyed = self.account.step(), self.keyed, False
+        if counts_only and looping and keyed:
+            return
+        if not keyed or self._sharding is not None:
             self._key_main()
-        self._keyed_by_batch = False
         if (every := self._every.steps) is not None and self.steps % every == 0:
             self._requests.forced = True
-        if self._watched:
+            self.disturb()
+        if self.watched:
             self._marks.step()
         if not looping:
             self._forgotten.stepped(in_epoch=self._early.within)
             self.asked()
-
-    def shards(self, batch: Any) -> Iterator[Any]:
-        """At level `bits`, `for x, y in run.shards(batch): loss_sum(net(x), y).backward()`: this rank's shards of a
-        batch of `loader`, each under random numbers of its own. The loss is the sum over the shard's samples; behind
-        the loop each `grad` is the mean over the samples of the global batch, the same bits over any number of ranks.
-        Under `torch.no_grad()` nothing is summed. Collective. Raises Misused.
-        """
-        if self._sharding is None:
-            raise Misused("run.shards() without Run(..., shards=N): N is how many ranks there can be at most")
-        return self._sharding.over(batch)
 
     def digest(self) -> str:
         """SHA-256 of the states, vars, random generators and places: equal digests go on alike. After a step."""
         states = {name: thing.state_dict() for name, thing in self._states.items()}
         places = [self.steps, self.epoch, self.account.places()]
         return digest({"states": states, "vars": self.vars.state_dict(), "places": places})
-
-    def save(self, label: str = "") -> None:
-        """Asks for a checkpoint, on any rank: made at the next exchange. label: keeps it beyond retention."""
-        self._requests.label = str(label or "")
-
-    def stop(self) -> None:
-        """Asks for the end, on any rank, of a job that is to go on later: at the next exchange all ranks save and,
-        within `epochs` or `batches`, exit with 75, as the agents do then. Without an agent all loops over loaders end,
-        and the script leaves out what it does behind them: `if run.stopping: break`."""
-        self._requests.stop = True
 
     def close(self) -> None:
         """Saves what is not saved, and waits for the disk, as `epochs` and `batches` do. Collective. Raises
@@ -267,12 +259,9 @@ class Run(Body):
 
     # -- what loaders call ---------------------------------------------------------------------------------------------
 
-    def handed_out(self, key: int) -> None:
+    def got(self) -> None:
         """As `Context` defines it."""
-        self._keyed_by_batch = True
-        key_everything(key if self._sharding is None else mix(key, self._turn()))
-        if self._watched:
-            self._marks.got((account := self.account).may_evaluate and account.evaluating())
+        self._marks.got((account := self.account).may_evaluate and account.evaluating())
 
     def asked(self) -> None:
         """As `Context` defines it; also between two steps where no loader is looped over, equally often on all."""
@@ -284,11 +273,14 @@ class Run(Body):
         if self.world_size > 1:
             due = self._exchanges.due(self._boundaries)
         else:  # it need ask nobody: whether it has anything to do, for the price of a clock
+            if self._counts_only:
+                self.quiet_until_s = self._timetable.due_s  # before the rest: a signal's handler may disturb it
             due = requests.stop or requests.label is not None or self._early.pending
             due = due or monotonic() >= self._timetable.due_s
         if due or requests.forced:
             self._between(force=requests.forced)
-        if self._watched:
+            self.disturb()
+        if self.watched:
             self._marks.asked()
 
     def _reached(self) -> tuple[int, int, int]:

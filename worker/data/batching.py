@@ -1,4 +1,4 @@
-"""How the samples of an iterable dataset become this rank's parts of global batches."""
+"""How large global batches are, and how the samples of an iterable dataset become this rank's parts of them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,25 @@ from .source import COLLATE
 def batches_are_sliced(loader: DataLoader[Any]) -> bool:
     """Whether this library cuts the batches, so that a global batch can be asked for."""
     return isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is BatchSampler
+
+
+def chosen_batch(loader: DataLoader[Any], name: str, asked: int | None, parts: int, of_batches: bool) -> int:
+    """Positions of a global batch of so many parts. asked: samples; None: the DataLoader's batch size, which in shards
+    is that of a shard, in each part. of_batches: whether a position is a batch of the loader's own batch sampler.
+
+    Raises NotResumable."""
+    if of_batches:
+        if asked is not None:
+            raise NotResumable(
+                f"global_batch={asked} of loader {name!r}: its batch sampler decides how large batches are; leave "
+                "global_batch out"
+            )
+        return parts
+    if asked is not None:
+        if asked < 1:
+            raise NotResumable(f"global_batch={asked} of loader {name!r}: at least 1 sample")
+        return int(asked)
+    return int(getattr(loader.batch_sampler, "batch_size", loader.batch_size) or 1) * parts
 
 
 def kept_batch(context: Context, name: str, kept: int, script: int) -> int:

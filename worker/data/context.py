@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from .alike import Alike
@@ -29,9 +29,20 @@ class Context(Protocol):
     division: Division | None
     """At level `bits`, how global batches are cut into shards."""
 
-    def handed_out(self, key: int) -> None:
-        """A batch goes to the loop: the training process's generators are keyed for what follows it. key: of its place,
-        and of the rank where there is no division."""
+    key: Callable[[int], None]
+    """Keys the training process's generators for what follows a batch, by a key of its place, and of the rank where
+    there is no division."""
+    keyed: bool
+    """Whether they have been keyed for a batch since the last step."""
+    watched: bool
+    """Whether somebody looks at `got`."""
+
+    def got(self) -> None:
+        """A batch goes to the loop."""
+
+    quiet_until_s: float
+    """Before that, by the monotonic clock, nothing is to be done between two steps: `asked` may be left out for some
+    dozens of batches, in which it would only have counted."""
 
     def gradients(self) -> Any:
         """Something that is another one once a gradient of what is trained has changed; None where nothing is known."""

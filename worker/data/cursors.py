@@ -123,11 +123,16 @@ class Account:
         at any start."""
         self.rehearses = False
         """Whether that loop is still to come in a start that goes on within it."""
+        self.alone: Pass | None = None
+        """The only pass that is going on, if it trains and no other loader has a batch in use: most runs are in one
+        nearly always, so that what it asks and steps comes to is known."""
+        self._cursor_alone = Cursor()
         self._aside: dict[str, list[int]] = {}
         """Where loaders go on behind a rehearsal."""
 
     def begin(self, loader: str) -> Pass:
         """A `for` over `loader` begins: after its last committed batch, or after those that wait for a step."""
+        self.alone = None
         self.cursors[loader].at_end = False
         for stale in [going for going in self._passes if going.loader == loader]:
             self.end(stale)
@@ -150,7 +155,8 @@ class Account:
         Returns whether a state captured now is one that the script comes back to by running its loops from the top.
         """
         cursor = self.cursors[going.loader]
-        done, cursor.stepped = cursor.stepped, False
+        stepped = done = cursor.stepped
+        cursor.stepped = False
         going.asked_at = self._begun
         if self._open != [going]:
             self._reopen(going)
@@ -164,7 +170,13 @@ class Account:
             for other in self.cursors.values():
                 if other.held and not other.evaluates and not other.in_use:
                     return False
+        if stepped and going.gave and going.trained and not going.inside and self._passes == self._open == [going]:
+            self._note_alone(going, cursor)
         return done and not self._aside and (len(self._open) == 1 or self._between_iterations(going))
+
+    def _note_alone(self, going: Pass, cursor: Cursor) -> None:
+        if not (cursor.evaluates or self.rehearses or self._aside or any(each.held for each in self.cursors.values())):
+            self.alone, self._cursor_alone = going, cursor
 
     def _leave(self, going: Pass) -> None:
         """The bodies of this loop, and of those inside of it, are over; those around it go on."""
@@ -173,6 +185,7 @@ class Account:
 
     def _reopen(self, going: Pass) -> None:
         """Another iteration of this loop begins."""
+        self.alone = None
         self._leave(going)
         for around in self._open:
             around.inner += 1
@@ -203,6 +216,7 @@ class Account:
     def end(self, going: Pass, exhausted: bool = False, over: bool = True, evaluated: bool = False) -> None:
         """The pass has come to its end (exhausted), or its `for` was left. over: whether a later start must not go on
         in it. evaluated: whether it is known that nothing was trained in it."""
+        self.alone = None
         self._leave(going)
         if going in self._passes:
             self._passes.remove(going)
@@ -259,6 +273,7 @@ class Account:
         if over_epochs and self.rehearsed is None:
             self.rehearsed = [name for name in self.over if self.cursors[name].evaluates or name not in self._trained]
             self.over = {name: count for name, count in self.over.items() if name not in self.rehearsed}
+        self.alone = None
         if self._aside:
             self._passes = [going for going in self._passes if going.loader not in self._aside]
             self._open.clear()
@@ -285,6 +300,16 @@ class Account:
     def step(self) -> bool:
         """A training step is done: what it commits is in `committed`. Returns whether a loop over a loader is going on,
         which will ask for its next batch, or was over before this step: a start that finds it over would step again."""
+        if self.alone is not None:  # as below
+            cursor = self._cursor_alone
+            if held := cursor.held:
+                _, cursor.epoch, _, cursor.position, cursor.at_end = held[-1]
+                if cursor.at_end:
+                    cursor.epoch, cursor.position = cursor.epoch + 1, 0
+                self.committed += held
+                held.clear()
+                cursor.stepped = True
+            return True
         if self.rehearses:
             self.begin_loop()
         going_on_in, looping = _NONE, False

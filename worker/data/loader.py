@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix, mixed
-from .batching import Batching, kept_batch
+from .batching import Batching, chosen_batch, kept_batch
 from .context import Context, iteration
 from .cursors import Account, Cursor, Pass, Span, span_of
 from .divided import DividedSource
@@ -68,7 +69,7 @@ class Loader:
         self._ordering = self._choose_ordering(loader)
         self._drop_last = bool(getattr(loader.batch_sampler, "drop_last", loader.drop_last))
         self._asked_batch = global_batch
-        self.global_batch = self._choose_batch(global_batch)
+        self.global_batch = chosen_batch(loader, name, global_batch, self._parts, self._of_batches)
         self.stream_state: Any = None
         """Of a stateful stream, the state at the committed place."""
         self._states: dict[tuple[int, int], Any] = {}
@@ -94,23 +95,6 @@ class Loader:
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
         self._length = len(loader.dataset)  # type: ignore[arg-type]
         return ordering_of(sampler, self._length)
-
-    def _choose_batch(self, asked: int | None) -> int:
-        """Positions of a global batch. In shards the DataLoader's batch size is that of a shard."""
-        world = self._parts
-        if self._of_batches:
-            if asked is not None:
-                raise NotResumable(
-                    f"global_batch={asked} of loader {self.name!r}: its batch sampler decides how large batches are; "
-                    "leave global_batch out"
-                )
-            return world
-        if asked is not None:
-            if asked < 1:
-                raise NotResumable(f"global_batch={asked} of loader {self.name!r}: at least 1 sample")
-            return int(asked)
-        batch = getattr(self.wrapped.batch_sampler, "batch_size", self.wrapped.batch_size)
-        return int(batch or 1) * world
 
     def adopt(self, state: dict[str, Any], stream_state: Any) -> None:
         """Goes to the place of a checkpoint. Raises WrongState if it is of another dataset or order."""
@@ -232,7 +216,10 @@ class Loader:
         context = self._context
         context.account.hand_out(span)
         division, key = context.division, mix(self._key_of(span.epoch), span.first)
-        context.handed_out(key)
+        context.key(key)
+        context.keyed = True
+        if context.watched:
+            context.got()
         if division is None:
             self.weight = weight
             return batch
@@ -248,32 +235,43 @@ class Loader:
 
     def _ordered(self, going: Pass) -> Iterator[Any]:
         """What is called at every batch is written out here: each call costs a training whose caches are full of other
-        things half a percent of a step of 200 us."""
-        context, name, account = self._context, self.name, self._context.account
+        things half a percent of a step of 200 us. Where a batch draws nothing, the generators are keyed for what
+        follows the next one before that is read: they need to be in a known state then, and stay in it."""
+        context, name, account, source = self._context, self.name, self._context.account, self._source
         cursor, of_shards = account.cursors[name], context.division is not None
-        epoch, last = cursor.ahead()
-        cut, key, undecided = self._cut(epoch), self._key_of(epoch), self._train is None
+        (epoch, last), held = cursor.ahead(), cursor.held
+        cut, key, key_main, watched = self._cut(epoch), self._key_of(epoch), context.key, context.watched
         context.alike.begins(name, epoch, self.dataset, self._ordering, cut.batch)
         read, end, size = self._reader(epoch, last, cut), cut.end, cut.batch
         alone, keys = cut.size == 1 and not self._of_batches, list[int]()
         while (first := last) < end:
             if (last := first + size) > end:
                 last = end
-            if undecided:  # as `_before_next`
-                cursor.evaluates = not torch.is_grad_enabled()
-            if account.ask(going):
-                context.asked()
-            if context.stopping:
-                return
+            if account.alone is going and cursor.stepped and keys and monotonic() < context.quiet_until_s:
+                cursor.stepped = False  # as `Account.ask`; nothing is due
+            else:
+                self._before_next(going, account, cursor)
+                if context.stopping:
+                    return
+            keys = keys or mixed(key, first, min(_KEYS_AHEAD, -(-(end - first) // size)), size)[::-1]
+            if keyed := source.left_keyed and not of_shards:
+                key_main(keys[-1])
             batch = read(first, last)
             weight = 1.0 if alone else self._weight(cut, first, last)
             span = span_of((name, epoch, first, last, last == end))
             if of_shards:
                 yield self._hand(span, weight, batch)
             else:  # as `_hand`
-                keys = keys or mixed(key, first, min(_KEYS_AHEAD, -(-(end - first) // size)), size)[::-1]
-                account.hand_out(span)
-                context.handed_out(keys.pop())
+                if account.alone is going and not cursor.evaluates:
+                    held.append(span)
+                else:
+                    account.hand_out(span)
+                following = keys.pop()
+                if not keyed or not source.left_keyed:
+                    key_main(following)
+                context.keyed = True
+                if watched:
+                    context.got()
                 self.weight = weight
                 yield batch
         self._before_next(going, account, cursor)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +26,7 @@ _WORDS = 624
 """Words of 32 bits in the state of a Mersenne Twister (MT19937). Draws read them one after the other; when all are
 read, all change."""
 _HALF = _WORDS // 2
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 
 def mark_of_python(generator: random.Random) -> Mark:
@@ -108,14 +110,27 @@ def _generator_of(library: Any) -> Any:
 
 def mark_of_numpy(library: Any) -> Mark:
     """The mark of numpy's global generator; `library` is `numpy.random`."""
-    generator, current = _generator_of(library), getattr(library, "get_bit_generator", None)
+    generator = _generator_of(library)
     if type(generator).__name__ != "MT19937":
         return lambda: repr(library.get_bit_generator().state)
-    words = _numpys_words(generator.ctypes.state_address)
-    if current is None:
-        return words
-    # Of a generator in its place nothing is known, and `object()` equals nothing.
-    return lambda: words() if current() is generator else object()
+    words, place = _numpys_words(generator.ctypes.state_address), _numpys_place(library)
+    held = place()
+    # Of a generator in its place nothing is known, and `object()` equals nothing. The words are where they are as long
+    # as their generator lives, so it is kept.
+    return lambda: words() if place() == held else (generator, object())
+
+
+def _numpys_place(library: Any) -> Mark:
+    """Gives another value once another generator stands in the place of numpy's global one: the address that the
+    RandomState behind the functions of `numpy.random` holds, as to ask numpy costs a training whose caches are full of
+    other things 3 us."""
+    holder = library.mtrand._rand
+    held = id(_generator_of(library)).to_bytes(_POINTER, sys.byteorder)
+    memory = ctypes.string_at(id(holder), type(holder).__basicsize__)
+    where = [at for at in range(0, len(memory), _POINTER) if memory[at : at + _POINTER] == held]
+    if len(where) != 1:
+        return lambda: id(_generator_of(library))
+    return _bytes_at(id(holder) + where[0], _POINTER).tobytes
 
 
 def _numpys_words(state: int) -> Mark:
@@ -165,16 +180,17 @@ def key_together(
     and Nishimura 2002). Behind numpy's seed its place is that of a generator whose words are all read, as before it,
     and where nobody has drawn since the key before, there is no second number of a pair to be forgotten.
     """
-    where, place = _where_torch_has_it(), _where_python_has_it()
-    if where is None or place is None:
+    where, pythons_at = _where_torch_has_it(), _where_python_has_it()
+    if where is None or pythons_at is None:
         return None
     found = None if library is None else _generator_of(library)
     bits = found if type(found).__name__ == "MT19937" else None
-    words, state = _seeded(where), _bytes_at(id(generator) + place, 4 * (_WORDS + 1))
+    words, state = _seeded(where), _bytes_at(id(generator) + pythons_at, 4 * (_WORDS + 1))
     (first, second), read, (low, high) = _halves(words), state[:4].cast("I"), _halves(state[4:])
     target = words if bits is None else _bytes_at(bits.ctypes.state_address, 4 * _WORDS)
     seen = numpys.mark if bits is None else _numpys_words(bits.ctypes.state_address)
-    current = getattr(library, "get_bit_generator", lambda: bits)
+    place = (lambda: None) if bits is None else _numpys_place(library)
+    held = place()
     seed, mark_torch, mark_python = torchs.seed, mark_of_torch(torch.default_generator), mark_of_python(generator)
 
     def key(key: int) -> None:
@@ -185,7 +201,7 @@ def key_together(
         read[0] = _WORDS
         generator.gauss_next = None  # type: ignore[attr-defined]
         pythons.known = mark_python()
-        if bits is not None and seen() == numpys.known and current() is bits:
+        if bits is not None and seen() == numpys.known and place() == held:
             target[:] = words
             numpys.known = seen()
         else:
@@ -196,7 +212,7 @@ def key_together(
 
     def undrawn() -> bool:
         alike = mark_torch() == torchs.known and mark_python() == pythons.known and seen() == numpys.known
-        return alike and current() is bits
+        return alike and place() == held
 
     return Together(key, undrawn)
 

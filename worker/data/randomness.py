@@ -175,9 +175,9 @@ class Draws:
         self._in_use: tuple[Library, ...] = LIBRARIES if always else ()
         self._others: tuple[Library, ...] = () if always else LIBRARIES
         self._held, self._on_sample = held, on_sample
-        self._undrawn = _TOGETHER.undrawn if _TOGETHER and self._others == (_TORCH, _PYTHON, _NUMPY) else None
-        """Looks into all the others at once, where they are these."""
-
+        alone = _TOGETHER is not None and self._others == (_TORCH, _PYTHON, _NUMPY)
+        self.undrawn: Callable[[], bool] = _TOGETHER.undrawn if _TOGETHER and alone else self._each_undrawn
+        """Whether nobody has drawn, since they were keyed or parked, from any library that is not in use."""
         self.keyed = always or bool(held) or on_sample is not None
         """Whether anything is keyed for each sample."""
 
@@ -199,26 +199,25 @@ class Draws:
 
     def park(self) -> None:
         """Before a batch: a draw from a library that is not in use would show."""
-        if (undrawn := self._undrawn) is not None and undrawn():
-            return
         for library in self._others:
             if library.mark() != library.known:
                 library.park()
 
+    def _each_undrawn(self) -> bool:
+        for library in self._others:  # noqa: SIM110 - at every batch: a generator costs as much as a mark
+            if library.mark() != library.known:
+                return False
+        return True
+
     def found_more(self) -> bool:
         """After a batch: whether a library that was parked has drawn. It counts as in use from now on. One that the
         batch itself has imported is in use as well: nobody has parked it."""
-        if (undrawn := self._undrawn) is not None and undrawn():
-            return False
-        for library in self._others:
-            if library.mark() != library.known:
-                break
-        else:
+        if self.undrawn():
             return False
         found = tuple(library for library in self._others if library.mark() != library.known)
         self._in_use += found
         self._others = tuple(library for library in self._others if library not in found)
-        self.keyed, self._undrawn = True, None
+        self.keyed, self.undrawn = True, self._each_undrawn
         return True
 
 

@@ -46,6 +46,8 @@ class MapSource(Dataset[Any]):
         self._reads_many = hasattr(dataset, "__getitems__")
         self._one_by_one = not self._reads_many and not of_batches
         self._draws: Draws | None = None
+        self.left_keyed = False
+        """Whether the last batch that was read in this process left the global generators as it found them."""
         self._epoch: tuple[int, Indices, int] | None = None
         self._sample_keys: tuple[int, int, list[int]] = (0, -1, [])
 
@@ -65,12 +67,18 @@ class MapSource(Dataset[Any]):
         if (draws := self._draws) is None:
             held = generators_in([self.dataset, self.collate])
             draws = self._draws = Draws(self.choice == "always", held, self.on_sample)
-        draws.park()
+        undrawn = draws.undrawn
+        if not (kept := undrawn()):
+            draws.park()
         if self._one_by_one and not draws.keyed:
             dataset = self.dataset
             batch = self.collate([dataset[index] for index in indices])
         else:
             batch = self._compute(indices, first, entered[2], draws)
+        if undrawn():
+            self.left_keyed = kept and not draws.keyed
+            return batch
+        self.left_keyed = False
         while draws.found_more():
             draws.park()
             batch = self._compute(indices, first, entered[2], draws)

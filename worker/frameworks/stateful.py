@@ -53,20 +53,22 @@ class NoRun:
     division: Division | None = None
     ranks_before: int | None = None
     between = None
+    keyed = watched = False
+    quiet_until_s = 0.0
     alike = Alike(Party())  # no two ranks
 
     def __init__(self, seed: int) -> None:
         self.account = self.driven = _Asked()
         self.committed: Callable[[], None] = lambda: None
         """Called when a batch is used."""
-        self.seed, self.stopping = seed, False
+        self.seed, self.stopping, self.key = seed, False, key_everything
         self.rank, self.world_size = 0, 1
         if dist.is_available() and dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.log = RunLog(self.rank)
 
-    def handed_out(self, key: int) -> None:
-        key_everything(key)
+    def got(self) -> None:
+        return
 
     def gradients(self) -> None:
         return

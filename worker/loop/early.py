@@ -23,9 +23,9 @@ def known_s(held_s: float, took_s: float, busy: bool) -> float:
 class EarlyEnd:
     """When all ranks save and stop, whether there is time for the save, and how a process then ends."""
 
-    def __init__(self, stop_before: float | bool | None, log: RunLog) -> None:
-        """stop_before: as `Run`. Raises Misused."""
-        self.deadline, self._log = Deadline(stop_before), log
+    def __init__(self, stop_before: float | bool | None, log: RunLog, disturb: Callable[[], None]) -> None:
+        """stop_before: as `Run`. disturb: called when a signal has come, by its handler. Raises Misused."""
+        self.deadline, self._log, self._disturb = Deadline(stop_before), log, disturb
         self.pending = self.deadline.stops
         """Whether a signal has come, or the job's time ends at some time."""
         self.within = self._left = False
@@ -34,6 +34,7 @@ class EarlyEnd:
 
     def _pend(self) -> None:
         self.pending = True
+        self._disturb()
 
     def numbers(self, save_s: float) -> tuple[int, int, int]:
         """For the ranks to compare, the largest of each counts: whether a save is due to measure one, whether to stop,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import random
 import sys
@@ -73,8 +74,11 @@ def test_a_python_whose_state_lies_elsewhere_is_asked_for_it(monkeypatch: pytest
     assert marks.mark_of_python(PYTHON) == PYTHON.getstate
 
 
-def test_a_replaced_numpy_generator_shows() -> None:
+@pytest.mark.parametrize("found", ["in memory", "not in memory"])
+def test_a_replaced_numpy_generator_shows(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = np.random.get_bit_generator()
+    if found == "not in memory":
+        monkeypatch.setattr(ctypes, "string_at", lambda address, length: b"")
     mark = marks.mark_of_numpy(np.random)
     before = mark()
     try:
