@@ -255,7 +255,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     ),
     Mutant("finished with workers still at work", on_workers.on_exited, branch(2).never()),
     Mutant("a worker's failure is overlooked", on_workers.on_exited, branch(0).never()),
-    Mutant("workers that are gone count as finished", on_workers.on_workers_gone, branch(2).always()),
+    Mutant("workers that are gone count as finished", on_workers.on_workers_gone, branch(3).always()),
     Mutant(
         "a lost nursery is no failure",
         on_workers.on_nursery_lost,

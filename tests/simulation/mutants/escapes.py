@@ -27,6 +27,13 @@ ESCAPES = {
         "it must be cut off between that round's announcement and its next heartbeat; "
         "tests/unit/rendezvous/test_fencing.py has it"
     ),
+    "reports of members are not waited for": (
+        "a report must come behind the judgement that it would change; a_master_misses_its_round.story has it"
+    ),
+    "a certain cause does not wait for who has not reported the round": (
+        "a member must be lost before it reports a round that fails by a certain cause; "
+        "tests/unit/rendezvous/coordinator/test_charging.py has it"
+    ),
     "the leases are not read again": (
         "a node must come back between the end of its round and the next reading of the leases; "
         "tests/unit/rendezvous/coordinator/test_cut_off.py has it"
