@@ -59,7 +59,10 @@ class Run(Body):
     stopping = False
     """Whether all ranks have agreed to end early."""
     ranks_before: int | None = None
-    """As `Context` defines it."""
+    division: Division | None
+    key: Callable[[int], None]
+    """As `Context` defines them."""
+    _found: Manifest | None = None
 
     def __init__(
         self,
@@ -82,21 +85,15 @@ class Run(Body):
         the job's deadline all ranks save and stop (default: as many as a save needs, measured; False: they do not).
         states: by name, anything with `state_dict` and `load_state_dict`. Collective. Raises Misused, WrongState.
         """
-        # First, and so beside each other in memory, what is looked at in each step.
-        self.keyed = self.stopping = self.watched = self._counts_only = False
-        self.steps, self.account, self.quiet_until_s = 0, Account(), -math.inf
-        self.key: Callable[[int], None] = key_everything
-        self._sharding: Sharding | None = None
+        self._make_place()
         states = keepable(states)
         self._world = World()
         self.rank, self.world_size, self.seed = self._world.rank, self._world.size, seed
         self.log = RunLog(self.rank)
         self.progress = Progress(lambda: place_of(self.account, self._loaders, self.epoch, self.steps), self.rank)
-        self.vars, self._ledger = Vars(), Ledger()
-        self.epoch = self._began = 0
+        self.vars, self._ledger, self.epoch, self._began = Vars(), Ledger(), 0, 0
         """The epoch of `epochs` that is going on, and the steps, of all restarts, as it began."""
         self._states, self._every, self._shards = states, checked(every), shards
-        self.division: Division | None = None
         if shards is not None:
             self._sharding, self.key = Sharding(shards, self._world, states, self.log), self._key_turn
             self.division = self._sharding.division
@@ -104,9 +101,7 @@ class Run(Body):
         self._reductions, self.alike, self._exchanges = Reductions(self._world), Alike(self._world), Exchanges()
         self.between: Between | None = Between(self._world, states, self.vars, self._reductions, self.log)
         self._early = EarlyEnd(stop_before, self.log, self.disturb)
-        self._streamed = False
         self._persistence = Persistence(self._world, Path(chosen(directory)), keep, self.log.warning, format, copy_to)
-        self._found: Manifest | None = None
         self._streams: dict[str, Any] = {}
         self._key, self._boundaries, self._commits, self._asked = key_of(seed, "main"), 0, 0, 0
         self._begin()
@@ -119,6 +114,13 @@ class Run(Body):
         # What a script draws before its loops over loaders, as `random_split` does, is the same in each start and on
         # all ranks; steps alone have one place.
         self._key_main(0, 0) if self.account.kept or not self.steps else self._key_main()
+
+    def _make_place(self) -> None:
+        """Before all else, and so beside each other in memory, for what is looked at in each step."""
+        self.keyed = self.stopping = self.watched = self._counts_only = self._streamed = False
+        self.steps, self.account, self.quiet_until_s = 0, Account(), -math.inf
+        self.key, self.division = key_everything, None
+        self._sharding: Sharding | None = None
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 

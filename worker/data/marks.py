@@ -108,10 +108,15 @@ def _generator_of(library: Any) -> Any:
     return current() if current is not None else library.mtrand._rand._bit_generator
 
 
+def _twister_of(library: Any) -> Any:
+    """numpy's global generator where it is a Mersenne Twister, else None; `library` may be None."""
+    generator = None if library is None else _generator_of(library)
+    return generator if type(generator).__name__ == "MT19937" else None
+
+
 def mark_of_numpy(library: Any) -> Mark:
     """The mark of numpy's global generator; `library` is `numpy.random`."""
-    generator = _generator_of(library)
-    if type(generator).__name__ != "MT19937":
+    if (generator := _twister_of(library)) is None:
         return lambda: repr(library.get_bit_generator().state)
     words, place = _numpys_words(generator.ctypes.state_address), _numpys_place(library)
     held = place()
@@ -183,8 +188,7 @@ def key_together(
     where, pythons_at = _where_torch_has_it(), _where_python_has_it()
     if where is None or pythons_at is None:
         return None
-    found = None if library is None else _generator_of(library)
-    bits = found if type(found).__name__ == "MT19937" else None
+    bits = _twister_of(library)
     words, state = _seeded(where), _bytes_at(id(generator) + pythons_at, 4 * (_WORDS + 1))
     (first, second), read, (low, high) = _halves(words), state[:4].cast("I"), _halves(state[4:])
     target = words if bits is None else _bytes_at(bits.ctypes.state_address, 4 * _WORDS)
