@@ -300,9 +300,9 @@ class Account:
     def step(self) -> bool:
         """A training step is done: what it commits is in `committed`. Returns whether a loop over a loader is going on,
         which will ask for its next batch, or was over before this step: a start that finds it over would step again."""
-        if self.alone is not None:  # as below
+        if self.alone is not None:
             cursor = self._cursor_alone
-            if held := cursor.held:
+            if held := cursor.held:  # as `_commit`, but for the call
                 _, cursor.epoch, _, cursor.position, cursor.at_end = held[-1]
                 if cursor.at_end:
                     cursor.epoch, cursor.position = cursor.epoch + 1, 0
@@ -319,19 +319,13 @@ class Account:
             if going.inside and not going.loose and not self._over(going):
                 going_on_in |= going.inside
         for name, cursor in self.cursors.items():
-            if not (held := cursor.held):
+            if not cursor.held:
                 continue
             if name in going_on_in:
                 cursor.in_use = True
                 continue
-            looping = True
-            # As `_commit`, but for the call.
-            _, cursor.epoch, _, cursor.position, cursor.at_end = held[-1]
-            if cursor.at_end:
-                cursor.epoch, cursor.position = cursor.epoch + 1, 0
-            self.committed += held
-            held.clear()
-            cursor.in_use, cursor.stepped = False, True
+            looping = cursor.stepped = True
+            self._commit(cursor)
         return looping
 
     def outermost(self) -> str | None:

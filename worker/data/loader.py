@@ -243,7 +243,7 @@ class Loader:
         cut, key, key_main, watched = self._cut(epoch), self._key_of(epoch), context.key, context.watched
         context.alike.begins(name, epoch, self.dataset, self._ordering, cut.batch)
         read, end, size = self._reader(epoch, last, cut), cut.end, cut.batch
-        alone, keys = cut.size == 1 and not self._of_batches, list[int]()
+        whole, keys = cut.size == 1 and not self._of_batches, list[int]()
         while (first := last) < end:
             if (last := first + size) > end:
                 last = end
@@ -257,7 +257,7 @@ class Loader:
             if keyed := source.left_keyed and not of_shards:
                 key_main(keys[-1])
             batch = read(first, last)
-            weight = 1.0 if alone else self._weight(cut, first, last)
+            weight = 1.0 if whole else self._weight(cut, first, last)
             span = span_of((name, epoch, first, last, last == end))
             if of_shards:
                 yield self._hand(span, weight, batch)
