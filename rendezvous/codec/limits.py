@@ -1,4 +1,4 @@
-"""How many nodes a round can have, and where its members are: in its announcement, or on pages of their own.
+"""How many nodes a round can have, how many are many, and where its members are: in its announcement, or on pages.
 
 Imports no protobuf, because the question is asked before anything starts.
 """
@@ -13,6 +13,8 @@ PAGE_MEMBERS = 16
 """Members on a page, on average: which page a member is on depends on its id, so that it finds its place alone."""
 PAGES_KEPT = 8
 """Memberships whose pages a coordinator keeps in the store. A node further behind reads a newer announcement."""
+FEW_NODES = 256
+"""More than these make a large job: what one of them costs the others matters more than a tenth of a second."""
 MAX_NODES = 100_000
 """More are refused at the start: such a job was never tried, and c10d holds one notification of each."""
 MAX_DIGEST_BYTES = 32

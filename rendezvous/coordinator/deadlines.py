@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...proto.frozen import replace
+from ..codec.limits import FEW_NODES
 from ..failures import EndKind, preempts
 from ..records import Round
 from .nodes import ALIVE, ENDED, MAY_HAVE_WORKERS, READY, UNAWARE, Seen
@@ -18,8 +19,6 @@ LATER_PROGRESS_S = 60.0
 RARE_PROGRESS_S = (5.01, 27.01)
 """The same once the job is closed, while members take their places, where most nodes need no more than a moment, and in
 a large job: 1,000 nodes that join within two seconds would all read twice what none of them needs."""
-FEW_NODES = 256
-"""More than these make a large job."""
 LAST_CALL_SAID_S = 0.51
 """After which time a large job's last call is announced: where all nodes come, the round begins in that moment."""
 SAME_MOMENT_S = 0.01

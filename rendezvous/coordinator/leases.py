@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ...proto.frozen import replace
+from ..codec.limits import FEW_NODES
 from . import deadlines
 from .events import BeatsSeen
 from .nodes import ENDED, Seen
@@ -22,7 +23,7 @@ from .state import LeaseReadings, Rendezvous, Rules
 READINGS_APART = 0.5
 """Between two readings, in heartbeat intervals. A lease is aged by at most so much more than it should."""
 READINGS_OF_MANY_APART = 0.9
-"""The same where more than `deadlines.FEW_NODES` are watched, as a reading of 1,000 takes the coordinator's process
+"""The same where more than `FEW_NODES` are watched, as a reading of 1,000 takes the coordinator's process
 7 ms, and where a lease is five times as long. Less than an interval, so that a reading that comes a little late is no
 pause."""
 
@@ -62,7 +63,7 @@ def age(state: Rendezvous, seen: BeatsSeen, now: float, rules: Rules) -> Rendezv
 
 def _between_readings_s(count: int, rules: Rules) -> float:
     usual_s = READINGS_APART * rules.beat_s
-    if count <= deadlines.FEW_NODES:
+    if count <= FEW_NODES:
         return usual_s
     return max(usual_s, min(READINGS_OF_MANY_APART * rules.beat_s, rules.lease_s / 5))
 

@@ -132,6 +132,10 @@ class EtcdClient:
         """End calls of this session no later than at this time (`time.monotonic`), however long they might take."""
         self._calls.until = deadline
 
+    def pause(self, for_s: float) -> None:
+        """Wait for so long (s). Raises EtcdClosed as soon as this session is closed."""
+        self._calls.pause(for_s)
+
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def read(self, read: ops.Read) -> ops.Found:

@@ -127,8 +127,7 @@ class Calls:
                     patience.all_hung()
                 if attempts.newly_unreached:
                     self._check_tls(what)
-            self._closed.wait(min(pause_s, max(0.0, deadline - time.monotonic())))
-            self._check_open()
+            self.pause(min(pause_s, max(0.0, deadline - time.monotonic())))
         raise self._gave_up(what, attempts, unanswered, max(0.0, deadline - began))
 
     def exchange(
@@ -145,6 +144,11 @@ class Calls:
             raise self.error(server, what, why) from None
         finally:
             self.finish(answered)
+
+    def pause(self, for_s: float) -> None:
+        """Wait. Raises EtcdClosed as soon as this session is closed."""
+        self._closed.wait(for_s)
+        self._check_open()
 
     def metadata(self) -> Metadata:
         """Sent with each request: that the server must have a leader, and the login's token."""
@@ -209,8 +213,7 @@ class Calls:
     def _log_in_now(self, server: Server, login: Login, timeout_s: float) -> None:
         token = self.cluster.token
         what = f"login of user {login.user!r}"
-        self._closed.wait(token.pause_s())
-        self._check_open()
+        self.pause(token.pause_s())
         request = pb.AuthenticateRequest(name=login.user, password=login.current_password())
         try:
             token.take(self.exchange(server, AUTHENTICATE, request, what, timeout_s).token)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from itertools import takewhile
 from typing import Protocol, TypeVar
 
+from ..codec.limits import FEW_NODES
 from ..store import StoreForeign
 from .client import EtcdClient
 from .errors import EtcdCompacted, EtcdWatchLost
@@ -16,6 +18,8 @@ from .keys import EtcdKeys
 from .ops import Change, Item, Read
 from .watch import Watch
 
+GATHER_S = 0.05
+"""For how long the changes of a large job's nodes gather: all of them change at once, at its start and each restart."""
 SHORT_WAIT_S = 0.5
 """A wait no longer than this must return the current state, so it reads; a longer one relies on the watch."""
 REREAD_S = 30.0
@@ -40,6 +44,11 @@ class View(Protocol):
         """Apply one event of the watch."""
         ...
 
+    @property
+    def gather_s(self) -> float:
+        """For how long to let changes gather at the server behind some that have come (s)."""
+        ...
+
 
 class WatchCache:
     """Keeps a view up to date, for one thread."""
@@ -51,6 +60,8 @@ class WatchCache:
         self._read_at = 0.0
         self._revision = 0
         """Of the view, until there is a watch; 0: it is to be read."""
+        self._gathered_at = 0.0
+        """No watch begins before (`time.monotonic`)."""
 
     def wait(self, ready: Callable[[], T | None], timeout_s: float) -> T | None:
         """Block until `ready` returns something other than None, and return it; None when `timeout_s` passed first.
@@ -67,6 +78,10 @@ class WatchCache:
                 if (found := ready()) is not None:
                     return found
                 if self._watch is None:
+                    if (gather_s := self._gathered_at - time.monotonic()) > 0:
+                        self._client.pause(min(gather_s, deadline - time.monotonic()))
+                        if time.monotonic() >= deadline:
+                            return ready()
                     start = self._revision + 1
                     self._watch = self._client.watch(self._view.watched, prefix=True, start_revision=start)
                 changes = self._watch.wait(max(0.0, deadline - time.monotonic()))
@@ -77,6 +92,17 @@ class WatchCache:
                 self._view.apply(change)
             if not changes:
                 return ready()
+            self._let_gather()
+
+    def _let_gather(self) -> None:
+        """A server sends each change alone to a watch that has all others, and at once; to one that begins behind them
+        all in one answer, within 0.1 s (etcd's syncWatchers, 3.4 to 3.6). Where many nodes answer, that takes a
+        fraction of the work at both ends."""
+        if self._view.gather_s and self._watch is not None:
+            self._revision = self._watch.next_revision - 1
+            self._watch.close()
+            self._watch = None
+            self._gathered_at = time.monotonic() + self._view.gather_s
 
     def _read(self) -> None:
         self._revision = self._view.read(self._client)
@@ -92,6 +118,8 @@ class WatchCache:
 
 class NewestAnnouncement:
     """The newest announced version and its bytes."""
+
+    gather_s = 0.0
 
     def __init__(self, keys: EtcdKeys) -> None:
         self._keys = keys
@@ -125,24 +153,29 @@ class NodeRecords:
         self.watched = keys.nodes_prefix
         self._records: dict[str, bytes] = {}
         self._changed_at: dict[str, int] = {}
-        """Node to the revision of its last change."""
+        """Node to the revision of its last change, the latest last: what is new is found without a look at the rest."""
         self._leased: set[str] = set()
 
+    @property
+    def gather_s(self) -> float:
+        return GATHER_S if len(self._records) > FEW_NODES else 0.0
+
     def since(self, revision: int) -> tuple[int, dict[str, bytes]] | None:
-        """The records of the nodes that changed after this revision, and the revision of the last such change; None:
-        no node did."""
-        fresh = [node for node, changed in self._changed_at.items() if changed > revision and node in self._records]
+        """The records of the nodes that changed after this revision, in the order of that, and the revision of the last
+        such change; None: no node did."""
+        changes = takewhile(lambda change: change[1] > revision, reversed(self._changed_at.items()))
+        fresh = [(node, changed) for node, changed in changes if node in self._records]
         if not fresh:
             return None
-        return max(self._changed_at[node] for node in fresh), {node: self._records[node] for node in fresh}
+        return fresh[0][1], {node: self._records[node] for node, _ in reversed(fresh)}
 
     def read(self, client: EtcdClient) -> int:
         found = client.read(Read(self._keys.nodes_prefix, prefix=True))
         leased_before, self._leased = self._leased, set()
-        for item in found.items:
+        for item in sorted(found.items, key=lambda item: item.mod_revision):
             self._put(item.key, item.value, item.mod_revision)
         for node in leased_before - self._leased:
-            self._changed_at[node] = found.revision
+            self._mark(node, found.revision)
         return found.revision
 
     def apply(self, change: Change) -> None:
@@ -155,22 +188,29 @@ class NodeRecords:
                 self._records.pop(node, None)
             else:
                 self._leased.discard(node)
-                self._changed_at[node] = item.mod_revision
+                self._mark(node, item.mod_revision)
 
     def _put(self, key: bytes, value: bytes, revision: int) -> None:
         parsed = self._keys.node_of(key)
         if parsed is None:
             return
         node, is_record = parsed
-        self._changed_at[node] = max(revision, self._changed_at.get(node, 0))
+        if revision > self._changed_at.get(node, 0):
+            self._mark(node, revision)
         if is_record:
             self._records[node] = value
         else:
             self._leased.add(node)
 
+    def _mark(self, node: str, revision: int) -> None:
+        self._changed_at.pop(node, None)
+        self._changed_at[node] = revision
+
 
 class Values:
     """Those of some keys of one folder that exist, with their values."""
+
+    gather_s = 0.0
 
     def __init__(self, keys: Collection[bytes]) -> None:
         self._keys = keys
