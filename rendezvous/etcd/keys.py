@@ -23,11 +23,15 @@ A job of torchrun's (through the plug-in) has these keys instead, all on one lea
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ..codec.digest import sha256
 from ..text import percent_encoded
 
 PREFIX = "/elastic-agent"
 """Default prefix of all jobs."""
+_KEPT = 1 << 14
+"""Names that are kept with their spelling in keys: a coordinator needs those of all nodes at each reading of leases."""
 
 
 class EtcdKeys:
@@ -109,10 +113,12 @@ def _lease_of(folder: bytes) -> int:
     return int.from_bytes(sha256(folder).digest()[:8], "big") >> 1 or 1
 
 
+@lru_cache(maxsize=_KEPT)
 def _encoded(name: str) -> bytes:
     return percent_encoded(name.encode("utf-8", "surrogateescape")).encode("ascii")
 
 
+@lru_cache(maxsize=_KEPT)
 def _decoded(segment: bytes) -> str:
     """Raises ValueError if `_encoded` never produces this segment."""
     head, *rest = segment.split(b"%")
