@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from ..errors import NotResumable
+from ..errors import NotResumable, WrongState
 from ..keys import mix
 from .context import Context
 from .randomness import Draws, generators_in
@@ -61,6 +61,16 @@ def kept_batch(context: Context, name: str, kept: int, script: int) -> int:
             *(name, kept, script, script),
         )
     return kept
+
+
+def check_same(name: str, kept: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises WrongState where what a checkpoint has of a loader's data is of other data, or in another order."""
+    for what in ("kind", "length", "order"):
+        if kept.get(what) != now[what]:
+            raise WrongState(
+                f"loader {name!r}: the checkpoint is of {what} {kept.get(what)!r}, and it is {now[what]!r} now; give "
+                "the loader the dataset and sampler it had, or another name to begin anew"
+            )
 
 
 @dataclass(frozen=True)

@@ -332,6 +332,10 @@ class Account:
         """The loader of the loop that all others are inside of, or that has gone on longest."""
         return next((going.loader for going in self._passes if going.gave), None)
 
+    def goes_over(self, loader: str) -> bool:
+        """Whether a pass over this loader is going on and has given a batch."""
+        return any(going.gave and going.loader == loader for going in self._passes)
+
     @property
     def has_begun(self) -> bool:
         """Whether a loader was looped over in this start."""

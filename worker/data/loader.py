@@ -5,26 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix, mixed
-from .batching import Batching, chosen_batch, kept_batch
+from .batching import Batching, check_same, chosen_batch, kept_batch
 from .context import Context, iteration
 from .cursors import Account, Cursor, Pass, Span, span_of
 from .divided import DividedSource
-from .orderings import InOrder, Listed, Ordering, ordering_of, plain_batches
+from .orderings import Begun, InOrder, Listed, Ordering, ordering_of, plain_batches, resized, size_of
 from .sharded import Group, assemble, counts_of, slices_of
 from .slicing import Cut, Slice
 from .source import MapSource, Slices, check_samples, collation_of, dataloader
 from .streams import SampledSource, StreamSource, check_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Sized
-
 
 _KEYS_AHEAD = 64
 """Keys of batches that are computed at once."""
@@ -64,6 +60,8 @@ class Loader:
         self._epoch_key = (-1, 0)
         self._of_batches = False
         self._length: int | None = None
+        self._sampler: Any = None
+        self._begun = Begun()
         self.is_stream = False
         """Whether the dataset is iterable and has no sampler."""
         self._ordering = self._choose_ordering(loader)
@@ -82,7 +80,7 @@ class Loader:
         if isinstance(loader.dataset, IterableDataset):
             if hasattr(loader.dataset, "sampler"):
                 # The dataset's own length need not be there, and may follow from the sampler, which is replaced.
-                self._length = _size(loader.dataset.sampler)
+                self._length = size_of(loader.dataset.sampler)
                 return ordering_of(loader.dataset.sampler, self._length)
             check_stream(loader.dataset, loader.num_workers, self._context.world_size, self._replay, self._streams)
             self.is_stream = True
@@ -93,21 +91,16 @@ class Loader:
             return Listed(loader.batch_sampler, len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0)
         # A BatchSampler that the user made holds the sampler that counts; the DataLoader's own is a stand-in then.
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-        self._length = len(loader.dataset)  # type: ignore[arg-type]
+        self._length, self._sampler = len(loader.dataset), sampler  # type: ignore[arg-type]
         return ordering_of(sampler, self._length)
 
     def adopt(self, state: dict[str, Any], stream_state: Any) -> None:
         """Goes to the place of a checkpoint. Raises WrongState if it is of another dataset or order."""
-        mine = self.identity()
-        for what in ("kind", "length", "order"):
-            if state.get(what) != mine[what]:
-                raise WrongState(
-                    f"loader {self.name!r}: the checkpoint is of {what} {state.get(what)!r}, and it is {mine[what]!r} "
-                    "now; give the loader the dataset and sampler it had, or another name to begin anew"
-                )
+        check_same(self.name, state, self.identity())
         if self._asked_batch is None and not self._of_batches:
             self.global_batch = kept_batch(self._context, self.name, int(state["batch"]), self.global_batch)
         self.stream_state = stream_state
+        self._begun.kept = state.get("begun")
         self._source, self._stream_source = self._make_sources()
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,6 +136,7 @@ class Loader:
             "length": self._length,
             "order": self._order_name(),
             "batch": self.global_batch,
+            "begun": self._begun.kept,
         }
 
     def _order_name(self) -> str:
@@ -157,7 +151,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Steps of a whole epoch."""
-        return self._cut(self.epoch).steps
+        return self._cut(self._in_use()).steps
 
     @property
     def epoch(self) -> int:
@@ -178,7 +172,12 @@ class Loader:
     @property
     def total(self) -> int | None:
         """Positions of a whole epoch; None for a stream, whose length is not known."""
-        return None if self.is_stream else self._cut(self.epoch).end
+        return None if self.is_stream else self._cut(self._in_use()).end
+
+    def _in_use(self) -> int:
+        """The epoch of the pass that is going on, also behind its last batch; else the next one's."""
+        begun = self._begun.epoch
+        return self.epoch if begun is None or not self._context.account.goes_over(self.name) else begun
 
     @property
     def batch_size(self) -> int:
@@ -237,10 +236,11 @@ class Loader:
         """What is called at every batch is written out here: each call costs a training whose caches are full of other
         things half a percent of a step of 200 us. Where a batch draws nothing, the generators are keyed for what
         follows the next one before that is read: they need to be in a known state then, and stay in it."""
-        context, name, account, source = self._context, self.name, self._context.account, self._source
+        context, name, account = self._context, self.name, self._context.account
         cursor, of_shards = account.cursors[name], context.division is not None
         (epoch, last), held = cursor.ahead(), cursor.held
-        cut, key, key_main, watched = self._cut(epoch), self._key_of(epoch), context.key, context.watched
+        cut, key, key_main, watched = self._cut(epoch, last), self._key_of(epoch), context.key, context.watched
+        source = self._source
         context.alike.begins(name, epoch, self.dataset, self._ordering, cut.batch)
         read, end, size = self._reader(epoch, last, cut), cut.end, cut.batch
         whole, keys = cut.size == 1 and not self._of_batches, list[int]()
@@ -306,14 +306,24 @@ class Loader:
         for place in [place for place in self._states if place <= (epoch, position)]:
             del self._states[place]
 
-    def _cut(self, epoch: int) -> Cut:
+    def _cut(self, epoch: int, begins_at: int | None = None) -> Cut:
         if self.is_stream:
             raise TypeError(f"loader {self.name!r} reads a stream, whose length is not known")
-        if isinstance(self._ordering, Listed):
-            self._ordering.list_epoch(epoch, key_of(self._context.seed, self.name, "order", epoch))
+        if self._begun.epoch != epoch:
+            self._look(epoch, anew=begins_at is not None)
+        if begins_at is not None:
+            self._begun.begin(self.name, epoch, begins_at, self._ordering.length())
         context = self._context
         drop_last = self._drop_last and not self._of_batches
         return Cut(self._ordering.length(), self.global_batch, context.rank, context.world_size, drop_last)
+
+    def _look(self, epoch: int, anew: bool) -> None:
+        """Until a pass over it begins, an epoch is what the dataset and the sampler have now."""
+        if isinstance(self._ordering, Listed):
+            self._ordering.list_epoch(epoch, key_of(self._context.seed, self.name, "order", epoch), anew)
+        elif (other := resized(self._ordering, self._sampler)) is not None:
+            self._ordering, self._kept = other, None
+            self._source, self._stream_source = self._make_sources()
 
     def _weight(self, cut: Cut, first: int, last: int) -> float:
         if not self._of_batches:
@@ -383,12 +393,3 @@ class Loader:
 
     def _dataloader(self, source: Any, slices: Slices | None) -> Iterable[Any]:
         return dataloader(self.wrapped, source, key_of(self._context.seed, self.name, "base"), slices)
-
-
-def _size(dataset: Sized) -> int:
-    try:
-        return len(dataset)
-    except TypeError:
-        raise NotResumable(
-            f"{type(dataset).__name__} has no length, so its order cannot be entered in the middle: give it __len__"
-        ) from None

@@ -24,7 +24,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ..errors import NotResumable
+from ..errors import NotResumable, WrongState
 from ..keys import below, mix
 from .order import Permutation
 from .randomness import generators_in, key_everything, key_generator
@@ -55,8 +55,8 @@ class Ordering:
         """`indices` of the epoch that has this key."""
         return functools.partial(self.indices, key)
 
-    def list_epoch(self, epoch: int, key: int) -> None:
-        """Reads the user's sampler for this epoch."""
+    def list_epoch(self, epoch: int, key: int, anew: bool = False) -> None:
+        """Reads the user's sampler for this epoch. anew: also where it was read for it before."""
 
 
 class InOrder(Ordering):
@@ -159,8 +159,8 @@ class WeightedOnce(Ordering):
 
 
 class Listed(Ordering):
-    """A sampler or batch sampler of the user's: listed once per epoch. It must give the same list under the same key,
-    which is tried with the first epoch."""
+    """A sampler or batch sampler of the user's: listed as an epoch begins, and before where its length is asked for. It
+    must give the same list under the same key, which is tried with the first epoch."""
 
     listed = True
 
@@ -174,8 +174,8 @@ class Listed(Ordering):
     def length(self) -> int:
         return len(self._list)
 
-    def list_epoch(self, epoch: int, key: int) -> None:
-        if epoch == self._epoch:
+    def list_epoch(self, epoch: int, key: int, anew: bool = False) -> None:
+        if epoch == self._epoch and not anew:
             return
         first = self._once(epoch, key)
         if not self._tried and self._once(epoch, key) != first:
@@ -228,6 +228,46 @@ def ordering_of(sampler: Any, n: int) -> Ordering:
     if isinstance(sampler, (Sampler, Sequence)) or hasattr(sampler, "__iter__"):
         return Listed(sampler, n)
     raise NotResumable(f"a sampler of type {kind.__name__} cannot be iterated; give the DataLoader another")
+
+
+class Begun:
+    """The epoch of a loader that a pass began in last, and how many positions that has: they stay, whatever becomes of
+    the dataset."""
+
+    epoch: int | None = None
+    """None where no pass has begun in this start."""
+    kept: list[int] | None = None
+    """Epoch and positions, those of the checkpoint included."""
+
+    def begin(self, loader: str, epoch: int, position: int, count: int) -> None:
+        """A pass begins at this position of so many. Raises WrongState where the checkpoint is within an epoch of
+        another number of them."""
+        if self.epoch != epoch and position and self.kept not in (None, [epoch, count]) and self.kept[0] == epoch:
+            raise WrongState(
+                f"loader {loader!r}: the checkpoint is within epoch {epoch} of {self.kept[1]} samples or batches, "
+                f"which has {count} now; let the dataset and the sampler be in that epoch what they were"
+            )
+        self.epoch, self.kept = epoch, [epoch, count]
+
+
+def resized(ordering: Ordering, sampler: Any) -> Ordering | None:
+    """The ordering that stands for a sampler whose dataset has another length than as `ordering` was made; None where
+    it has the same, or where the sampler keeps to the length that it was made with, as `DistributedSampler` does."""
+    if type(sampler) not in (SequentialSampler, RandomSampler):
+        return None
+    now: Any = ordering_of(sampler, 0)
+    before: Any = ordering
+    return None if (now.n, now.length()) == (before.n, before.length()) else now
+
+
+def size_of(dataset: Any) -> int:
+    """Its length. Raises NotResumable where it has none."""
+    try:
+        return len(dataset)
+    except TypeError:
+        raise NotResumable(
+            f"{type(dataset).__name__} has no length, so its order cannot be entered in the middle: give it __len__"
+        ) from None
 
 
 def plain_batches(batch_sampler: Any) -> bool:

@@ -1,0 +1,136 @@
+"""Data that changes from one epoch to the next: samplers that the script tells something, datasets that grow, loaders
+that are made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
+
+from elastic_agent.worker import Every, Run
+from elastic_agent.worker.errors import WrongState
+
+pytestmark = pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from")
+
+
+class Growing(Dataset[int]):
+    """As many samples as it is told."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if index >= self.size:
+            raise IndexError(index)
+        return index
+
+
+class Curriculum(Sampler[Any]):
+    """Batches of two of the first samples: at each level of two more."""
+
+    level = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(2 * self.level + 4).tolist()
+        return iter([order[first : first + 2] for first in range(0, len(order), 2)])
+
+
+def played(life: Callable[[Run], Iterator[Any]], path: Path, kill: int | None = None) -> list[Any]:
+    """What a life gives, each with the steps before it; kill: the steps behind which it ends without a word."""
+    run, seen = Run(path / "checkpoints", every=Every(steps=1)), list[Any]()
+    steps = life(run)
+    for each in steps:
+        run._persistence.wait()
+        if run.steps == kill:
+            break
+        seen.append((run.steps, each))
+    return seen
+
+
+def curriculum(asks: bool) -> Callable[[Run], Iterator[Any]]:
+    def life(run: Run) -> Iterator[Any]:
+        sampler = Curriculum()
+        loader = run.loader(DataLoader(Growing(12), batch_sampler=sampler))
+        if asks:
+            len(loader)
+        for epoch in run.epochs(3):
+            sampler.level = epoch
+            for number, batch in enumerate(loader, loader.batches_done):
+                yield epoch, batch.tolist()
+                run.step()
+                if asks:
+                    assert (number + 1 == len(loader)) == (number == epoch + 1)
+
+    return life
+
+
+@pytest.mark.parametrize("kill", [1, 2, 3, 5, 6, 8])
+def test_a_samplers_order_is_read_behind_what_the_script_tells_it_for_the_epoch(tmp_path: Path, kill: int) -> None:
+    """Its length may have been asked for before, in this epoch or at the last batch of the one before."""
+    whole = played(curriculum(asks=False), tmp_path / "whole")
+    assert [len([epoch for _, (epoch, _) in whole if epoch == which]) for which in range(3)] == [2, 3, 4]
+    assert played(curriculum(asks=True), tmp_path / "asked") == whole
+    before = played(curriculum(asks=True), tmp_path / "killed", kill)
+    after = played(curriculum(asks=True), tmp_path / "killed")
+    assert before + after[kill - after[0][0] :] == whole
+    assert after[0][0] <= kill
+
+
+def growing(processes: int, grows: bool = True) -> Callable[[Run], Iterator[Any]]:
+    def life(run: Run) -> Iterator[Any]:
+        data = Growing(6)
+        kept = bool(processes)
+        loader = run.loader(
+            DataLoader(data, batch_size=2, shuffle=True, num_workers=processes, persistent_workers=kept), name="grows"
+        )
+        for epoch in run.epochs(3):
+            data.size = 6 + 4 * epoch if grows else 6
+            for batch in loader:
+                yield epoch, batch.tolist()
+                run.step()
+
+    return life
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.leaves_behind("torch handles SIGCHLD from the first loader process on")
+@pytest.mark.parametrize("processes", [0, 1])
+def test_an_epoch_has_the_samples_that_the_dataset_has_as_it_begins(tmp_path: Path, processes: int) -> None:
+    whole = played(growing(processes), tmp_path / "whole")
+    for epoch in range(3):
+        samples = [index for _, (which, batch) in whole if which == epoch for index in batch]
+        assert sorted(samples) == list(range(6 + 4 * epoch))
+    before = played(growing(processes), tmp_path / "killed", 6)
+    after = played(growing(processes), tmp_path / "killed")
+    assert before + after[6 - after[0][0] :] == whole
+
+
+def test_a_dataset_that_has_not_grown_again_is_refused_within_the_epoch(tmp_path: Path) -> None:
+    played(growing(0), tmp_path, 6)
+    with pytest.raises(WrongState, match=r"'grows'.*within epoch 1 of 10 samples or batches, which has 6 now"):
+        played(growing(0, grows=False), tmp_path)
+
+
+def test_a_dataset_that_grows_within_an_epoch_keeps_its_order_and_length(tmp_path: Path) -> None:
+    run, data = Run(tmp_path / "checkpoints"), Growing(6)
+    loader = run.loader(DataLoader(data, batch_size=1, sampler=RandomSampler(data)))
+    seen = list[int]()
+    for _ in run.epochs(1):
+        for batch in loader:
+            seen += batch.tolist()
+            run.step()
+            data.size = 8
+            if len(seen) == 3:
+                break
+        assert len(loader) == 6
+        for batch in loader:
+            seen += batch.tolist()
+            run.step()
+    assert sorted(seen) == list(range(6))
