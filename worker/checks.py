@@ -76,6 +76,32 @@ def load_all(things: Mapping[str, Any], states: Mapping[str, Any], where: str) -
             ) from None
 
 
+def frozen_in(states: Mapping[str, Any]) -> dict[str, str]:
+    """Of each model, for each parameter in turn 1 where it does not require gradients, else 0."""
+    models = {name: thing for name, thing in states.items() if isinstance(thing, nn.Module)}
+    return {
+        name: "".join(str(int(not each.requires_grad)) for each in thing.parameters()) for name, thing in models.items()
+    }
+
+
+def set_frozen(things: Mapping[str, Any], kept: Mapping[str, str], where: str, log: RunLog) -> None:
+    """Lets those parameters require gradients that did as the checkpoint was taken: a script that freezes some in one
+    epoch does not do so again in a start behind that. kept: as `frozen_in`. The log says where the script has set it
+    otherwise."""
+    for name, now in frozen_in(things).items():
+        before = kept.get(name, now)  # a checkpoint of an earlier version has none
+        if before == now or len(before) != len(now):
+            continue
+        for each, frozen, other in zip(things[name].parameters(), before, now, strict=True):
+            if frozen != other:
+                each.requires_grad_(frozen == "0")
+        log.info(
+            "%s has %d of the %d parameters of %r frozen, and the script %d: they are as the checkpoint has them; what "
+            "is to be otherwise from here on, set behind Run(...)",
+            *(where, before.count("1"), len(now), name, now.count("1")),
+        )
+
+
 def _renamed(name: str, thing: Any, state: Any, where: str) -> Any:
     """The state under the names of this module, where it was kept of the same one in other wrappers, or in none: all
     names differ by what these put before each of them, and by nothing else. Any other state as it is."""

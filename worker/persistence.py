@@ -70,6 +70,8 @@ class Snapshot:
 
 _made: weakref.WeakSet[Persistence] = weakref.WeakSet()
 """Those of this process that are still in memory."""
+_tokens: set[str] = set()
+"""Who has saved in this process."""
 
 
 class Persistence:
@@ -98,6 +100,7 @@ class Persistence:
         # Unique to this start of the run; ordering is by rounds and steps, never by this time.
         token = world.broadcast(f"{socket.gethostname()}-{number}-{os.getpid()}-{time.time_ns():x}")
         nodes = world.gather(os.environ.get("ELASTIC_AGENT_NODE", ""))
+        _tokens.add(token)
         self._claim = Claim(token, number, tuple(sorted({node for node in nodes if node})))
         # The writer has a thread of its own, and a script may go to another working directory.
         self.folder = Folder(directory.absolute(), log)
@@ -158,6 +161,11 @@ class Persistence:
         if found is None:
             return None
         folder, manifest = found
+        if manifest.token in _tokens and self._world.rank == 0:
+            self._log(
+                f"this process has trained in {self.folder.path} before, up to step {manifest.step}, and Run(...) goes "
+                "on behind that: give another training, as of another fold, a directory of its own"
+            )
         # The start before may have ended in the midst of its copy, and this one may find nothing left to do.
         if self._copier is not None and not manifest.elsewhere:
             self._copier.offer(folder)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from .checkpoints.folder import Retention
 from .checkpoints.manifest import Manifest
-from .checks import check_names, check_run, keepable, load_all
+from .checks import check_names, check_run, frozen_in, keepable, load_all, set_frozen
 from .data.alike import Alike
 from .data.cursors import Account, Cursor
 from .data.loader import Loader
@@ -38,6 +38,7 @@ from .loop.marks import SAVE, marks_of
 from .loop.progress import Progress, place_of
 from .loop.reductions import Reductions
 from .loop.requests import Requests
+from .names import Names
 from .persistence import Found, Persistence, Snapshot
 from .schedule import Every, Exchanges, Timetable, checked
 from .shards.conditions import accept
@@ -97,7 +98,7 @@ class Run(Body):
         if shards is not None:
             self._sharding, self.key = Sharding(shards, self._world, states, self.log), self._key_turn
             self.division = self._sharding.division
-        self._loaders, self.gradients = dict[str, Loader](), partial(mark, self._states)
+        self._loaders, self.gradients, self._names = dict[str, Loader](), partial(mark, self._states), Names()
         self._reductions, self.alike, self._exchanges = Reductions(self._world), Alike(self._world), Exchanges()
         self.between: Between | None = Between(self._world, states, self.vars, self._reductions, self.log)
         self._early = EarlyEnd(stop_before, self.log, self.disturb)
@@ -139,31 +140,33 @@ class Run(Body):
         """A loader that begins where the run is.
 
         global_batch: samples of a step over all ranks (default: the DataLoader's batch size times the ranks at the
-        first start). name: of its order and place (default: loader0, loader1, ... as they are made). train: whether
+        first start). name: of its order and place (default: loader0, loader1, ... as they are made; one that is made in
+        the body of `epochs` takes the place of that of the epoch before). train: whether
         its batches are committed by `step`; False: by asking for the next one; None: False while gradients are off.
         random: "auto", "always" or "never", whether the dataset draws random numbers. on_sample: called with a key
         before each sample, for libraries with generators of their own. replay: an iterable dataset that cannot say
         where it is is read again from the start of its epoch, by every rank. streams: an iterable dataset that divides
         itself by `get_worker_info()` is read as so many streams, whatever the number of loader processes, which must
         divide it; every rank reads all of them. Raises NotResumable, WrongState."""
-        name = name or f"loader{len(self._loaders)}"
-        if name in self._loaders:
-            raise Misused(f"two loaders are named {name!r}: names tell their orders and places apart")
-        self.account.cursors[name] = Cursor()
+        name = self._names.of(name)
+        before, _ = self._loaders.get(name), self.account.cursors.setdefault(name, Cursor())
         made = self._loaders[name] = Loader(self, loader, name, global_batch, train, random, on_sample, replay, streams)
         self._streamed = self._streamed or made.is_stream
         self._counts_only = self._counts_only and not made.is_stream
-        if self._found is not None and name in self._found.places:
-            made.adopt(self._found.run["loaders"][name], self._streams.get(name))
+        if before is not None:
+            made.adopt(before.identity(), before.stream_state, anew=True)
+        elif self._found is not None and name in self._found.places:
             self.account.restore(name, self.account.kept[name], not made.is_stream)
+            made.adopt(self._found.run["loaders"][name], self._streams.get(name), anew=self._names.within)
             self._forgotten.goes_on(name)
         return made
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are left, the interrupted one first. Saves at the end of each, and waits for
         the last save; ends early where `stop` was called. From here on an uncaught exception ends this rank at once."""
-        with self._looping():
+        with self._looping(), self._names.epochs():
             while self.epoch < count and not self.stopping:
+                self._names.epoch_begins()
                 if self.between is not None:
                     self.between.epoch_begins(goes_on=self.steps > self._began)
                 yield self.epoch
@@ -343,6 +346,9 @@ class Run(Body):
                 self._key_main()
             yield
         self._end_early() if self.stopping else self.close()
+        self.account.behind = True
+        if self.between is not None:
+            self.between.passed()
 
     def _save(self, label: str) -> None:
         self._enter()
@@ -352,7 +358,7 @@ class Run(Body):
         # Of two checkpoints of one place that differ in `asked`, both are kept.
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "began": self._began, "asked": self._asked}
         run |= {"world_size": self.world_size, "means": self._reductions.means(), "rehearsed": self.account.rehearsed}
-        run |= {"order": ORDER_VERSION, "level": self.level}
+        run |= {"order": ORDER_VERSION, "level": self.level, "frozen": frozen_in(self._states)}
         run |= {"shards": None} if self._sharding is None else self._sharding.kept()
         known = self._found.run["loaders"] if self._found is not None else {}  # not all may have been made yet
         run |= {"loaders": known | {name: loader.identity() for name, loader in self._loaders.items()}}
@@ -381,6 +387,7 @@ class Run(Body):
         states = found.load(self._states)
         check_names(set(states) - {_VARS, _STREAMS, _METRICS}, set(self._states), where)
         load_all(self._states, states, where)
+        set_frozen(self._states, manifest.run.get("frozen", {}), where, self.log)
         self.vars.load_state_dict(states[_VARS])
         self._streams = states[_STREAMS]
         self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))

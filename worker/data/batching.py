@@ -53,10 +53,10 @@ def kept_batch(context: Context, name: str, kept: int, script: int) -> int:
             f"run.loader(..., global_batch={kept}) and multiply the loss by loader.weight"
         )
     # Shards are as many as before. Of ranks, the checkpoint says how many there were at its start, not at the first.
-    same = division is not None or context.ranks_before == ranks
+    same = division is not None or context.ranks_before in (None, ranks)
     if kept != script and (same or kept % (script // ranks)):
         context.log.info(
-            "loader %r goes on with the global batch of %d of the checkpoint; the script's batch_size gives %d: say "
+            "loader %r goes on with the global batch of %d that it had; the script's batch_size gives %d: say "
             "run.loader(..., global_batch=%d) to change it",
             *(name, kept, script, script),
         )

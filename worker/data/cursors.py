@@ -74,7 +74,7 @@ class Pass:
     gave: bool = False
     """Whether it has given a batch."""
     follows: bool = False
-    """Whether it is outermost, and another such pass of this epoch of the run is over."""
+    """Whether it is outermost, and another such pass of this epoch of the run, or the loop over epochs, is over."""
     loose: bool = False
     """Whether the loop that it began in is over: it is an iterator that is kept, and no loop inside of that."""
     trained: bool = False
@@ -110,6 +110,8 @@ class Account:
         self._passes: list[Pass] = []
         self.settled = True
         """Whether nothing that checkpoints keep was changed between the passes of this epoch of the run."""
+        self.behind = False
+        """Whether the loop over epochs is over."""
         self.committed: list[Span] = []
         """Since `take` was called last."""
         self.may_evaluate = False
@@ -140,7 +142,7 @@ class Account:
         inside = frozenset(going.loader for going in self._passes if self.cursors[going.loader].held)
         begun = Pass(loader, inside, outermost=not any(going.gave and not going.loose for going in self._passes))
         self._begun = begun.number = self._begun + 1
-        begun.follows = begun.outermost and bool(self.over)
+        begun.follows = begun.outermost and (self.behind or bool(self.over))
         if begun.outermost and not begun.follows:
             self.settled = True
         if begun.outermost and self._skips.get(loader, 0):
@@ -270,6 +272,7 @@ class Account:
     def begin_loop(self, over_epochs: bool = False) -> None:
         """What trains begins now, and what was evaluated until now does not count. over_epochs: it is the loop over the
         run's epochs."""
+        self.behind = self.behind and not over_epochs
         if over_epochs and self.rehearsed is None:
             self.rehearsed = [name for name in self.over if self.cursors[name].evaluates or name not in self._trained]
             self.over = {name: count for name, count in self.over.items() if name not in self.rehearsed}

@@ -94,9 +94,11 @@ class Loader:
         self._length, self._sampler = len(loader.dataset), sampler  # type: ignore[arg-type]
         return ordering_of(sampler, self._length)
 
-    def adopt(self, state: dict[str, Any], stream_state: Any) -> None:
-        """Goes to the place of a checkpoint. Raises WrongState if it is of another dataset or order."""
-        check_same(self.name, state, self.identity())
+    def adopt(self, state: dict[str, Any], stream_state: Any, anew: bool = False) -> None:
+        """Goes to the place of a checkpoint, or of the loader that this one takes the place of. anew: whether each
+        epoch may have another dataset and order. Raises WrongState if it is within an epoch of another one."""
+        if not anew or self._context.account.place(self.name)[1]:
+            check_same(self.name, state, self.identity())
         if self._asked_batch is None and not self._of_batches:
             self.global_batch = kept_batch(self._context, self.name, int(state["batch"]), self.global_batch)
         self.stream_state = stream_state
@@ -197,6 +199,7 @@ class Loader:
         going.undecided = self._train is None
         if going.follows and between is not None and between.changes():
             account.settled = False
+            going.skipped = going.skipped and not account.behind  # what it is for begins anew, too
         if going.skipped:
             batches: Iterator[Any] = iter(())
         else:

@@ -1,4 +1,4 @@
-"""What a script does between two loops of an epoch.
+"""What a script does between two loops of an epoch, or behind the loop over epochs.
 
 A start that goes on in the second loop comes by there once more, as it runs the script from the top. So a checkpoint
 taken in the second loop must find nothing changed since the end of the first: a scheduler's step would count twice. The
@@ -47,8 +47,8 @@ class Between:
         if found and not self._reported:
             self._reported = True
             self._log.info(
-                "the script changes %s between two loops of an epoch, and a restart within the second loop would "
-                "repeat that: no checkpoint is taken within the evaluation; to have one, change it after that",
+                "the script changes %s between two loops, and a restart within the second one would repeat that: no "
+                "checkpoint is taken within the evaluation; to have one, change it after that",
                 ", ".join(changed) or "what another rank keeps",
             )
         return found

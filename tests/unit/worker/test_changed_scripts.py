@@ -106,7 +106,7 @@ def test_another_batch_size_that_does_not_count_is_said(
     batches_in(tmp_path, before)
     assert batches_in(tmp_path, now) == before
     assert (
-        f"loader 'loader0' goes on with the global batch of {before} of the checkpoint; the script's batch_size gives "
+        f"loader 'loader0' goes on with the global batch of {before} that it had; the script's batch_size gives "
         f"{now}: say run.loader(..., global_batch={now}) to change it"
     ) in caplog.messages
     assert batches_in(tmp_path, now, global_batch=now) == now
@@ -124,3 +124,38 @@ def test_a_start_says_how_many_ranks_the_checkpoint_had(tmp_path: Path, caplog: 
     play(lambda rank: batches_in(tmp_path, 4), 2, tmp_path)
     batches_in(tmp_path, 4)
     assert "resumed at step 1, epoch 0, loader0 at 8, with 1 ranks (2 before), level batches" in caplog.messages
+
+
+def test_parameters_are_frozen_as_the_checkpoint_has_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The script lets a layer train from its second epoch on, and says so in that epoch only."""
+    caplog.set_level(logging.INFO)
+
+    def made() -> nn.Module:
+        net = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
+        return net.requires_grad_(False)
+
+    net = made()
+    run = run_with(tmp_path, net)
+    net[1].requires_grad_(True)  # type: ignore[index]
+    run.step()
+    run.close()
+    net = made()
+    run_with(tmp_path, compiled(net))
+    assert [each.requires_grad for each in net.parameters()] == [False, False, True, True]
+    assert (
+        "the checkpoint of step 1 has 2 of the 4 parameters of 'net' frozen, and the script 4: they are as the "
+        "checkpoint has them; what is to be otherwise from here on, set behind Run(...)"
+    ) in caplog.messages
+
+
+def test_a_second_training_in_the_directory_of_one_of_this_process_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As folds that all call `Run()` under --exact-resume: the second one would train nothing, without a word."""
+    for _ in range(2):
+        keep(tmp_path, nn.Linear(1, 1))
+    said = (
+        f"this process has trained in {tmp_path / 'checkpoints'} before, up to step 1, and Run(...) goes on behind "
+        "that: give another training, as of another fold, a directory of its own"
+    )
+    assert caplog.messages.count(said) == 1

@@ -4,6 +4,7 @@ that are made anew."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
 
 from elastic_agent.worker import Every, Run
-from elastic_agent.worker.errors import WrongState
+from elastic_agent.worker.errors import Misused, WrongState
+from elastic_agent.worker.verify import verify
 
 pytestmark = pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from")
 
@@ -134,3 +136,83 @@ def test_a_dataset_that_grows_within_an_epoch_keeps_its_order_and_length(tmp_pat
             seen += batch.tolist()
             run.step()
     assert sorted(seen) == list(range(6))
+
+
+def anew(name: str | None = None, sizes: tuple[int, ...] = (8, 8, 8)) -> Callable[[Run], Iterator[Any]]:
+    """Loaders are made in the loop's body, and one behind it."""
+
+    def life(run: Run) -> Iterator[Any]:
+        outside = run.loader(DataLoader(Growing(3)), train=False)
+        for epoch in run.epochs(3):
+            train = run.loader(DataLoader(Growing(sizes[epoch]), batch_size=2, shuffle=True), name=name)
+            held_out = run.loader(DataLoader(Growing(4), batch_size=2, shuffle=True), train=False)
+            for batch in train:
+                yield epoch, batch.tolist()
+                run.step()
+            for batch in held_out:
+                yield epoch, "held out", batch.tolist()
+        for batch in chain(outside, run.loader(DataLoader(Growing(2), shuffle=True), train=False)):
+            yield "behind", batch.tolist()
+
+    return life
+
+
+@pytest.mark.parametrize("kill", [1, 5, 8, 9, 12])
+@pytest.mark.parametrize("name", [None, "train"])
+@pytest.mark.parametrize("sizes", [(8, 8, 8), (4, 8, 12)])
+def test_a_loader_that_is_made_anew_in_each_epoch_takes_the_place_of_the_one_before(
+    tmp_path: Path, name: str | None, sizes: tuple[int, ...], kill: int
+) -> None:
+    whole = played(anew(name, sizes), tmp_path / "whole")
+    orders = [[batch for _, (which, *more, batch) in whole if which == epoch and not more] for epoch in range(3)]
+    assert [sorted(chain(*order)) for order in orders] == [list(range(size)) for size in sizes]
+    assert orders[0] != orders[1][: len(orders[0])]
+    played(anew(name, sizes), tmp_path / "killed", kill)
+    after = played(anew(name, sizes), tmp_path / "killed")
+    assert after == whole[-len(after) :]
+    assert kill <= after[0][0] + 1
+    assert verify(tmp_path / "killed" / "checkpoints").proved
+
+
+def test_two_loaders_of_one_epoch_or_of_the_loops_outside_have_names_of_their_own(tmp_path: Path) -> None:
+    run = Run(tmp_path / "checkpoints")
+    run.loader(DataLoader(Growing(4)), name="outside")
+    for _ in run.epochs(1):
+        run.loader(DataLoader(Growing(4)), name="here")
+        for name in ("outside", "here"):
+            with pytest.raises(Misused, match=f"two loaders are named '{name}'"):
+                run.loader(DataLoader(Growing(4)), name=name)
+    with pytest.raises(Misused, match="two loaders are named 'outside'"):
+        run.loader(DataLoader(Growing(4)), name="outside")
+
+
+def test_another_dataset_within_an_epoch_is_refused_also_where_loaders_are_made_anew(tmp_path: Path) -> None:
+    played(anew(), tmp_path, 5)
+    with pytest.raises(WrongState, match=r"the checkpoint is of length 8, and it is 6 now"):
+        played(anew(sizes=(8, 6, 8)), tmp_path)
+
+
+def test_statistics_that_are_reset_behind_the_loop_are_of_the_whole_data(tmp_path: Path) -> None:
+    """As `update_bn` does it: a start within begins it anew, and so does one behind it."""
+
+    def life(name: str, kill: int | None) -> list[float]:
+        net = torch.nn.BatchNorm1d(1, momentum=None)
+        run = Run(tmp_path / name, every=Every(seconds=0.0), net=net)
+        loader = run.loader(DataLoader(Growing(12), batch_size=3, shuffle=True))
+        for _ in run.epochs(1):
+            for _ in loader:
+                run.step()
+        net.reset_running_stats()
+        with torch.no_grad():
+            for number, batch in enumerate(loader):
+                run._persistence.wait()
+                if number == kill:
+                    return []
+                net(batch[:, None].float())
+        run.close()
+        return [float(net.get_buffer(each)) for each in ("running_mean", "num_batches_tracked")]
+
+    assert life("whole", None) == [pytest.approx(5.5), 4.0]
+    assert life("killed", 2) == []
+    assert life("killed", None) == [pytest.approx(5.5), 4.0]
+    assert life("killed", None) == [pytest.approx(5.5), 4.0]
