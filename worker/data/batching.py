@@ -19,6 +19,23 @@ from .slicing import part_of
 from .source import COLLATE
 
 
+def iterates_itself(loader: DataLoader[Any]) -> bool:
+    """Whether the loader's class has an `__iter__` of its own, which this library does not call."""
+    kind = type(loader)
+    theirs = kind.__module__.startswith(("accelerate.", "torchdata."))  # which give batches as they are
+    return kind.__iter__ is not DataLoader.__iter__ and not theirs
+
+
+def warn_of_iteration(loader: DataLoader[Any], name: str, log: Any) -> None:
+    """Says where batches come without what the loader's class does with them."""
+    if iterates_itself(loader):
+        log.warning(
+            "loader %r: the __iter__ of %s is not called, as this library makes the batches by itself: what it does "
+            "with them belongs into the collate_fn, or into the loop",
+            *(name, type(loader).__name__),
+        )
+
+
 def batches_are_sliced(loader: DataLoader[Any]) -> bool:
     """Whether this library cuts the batches, so that a global batch can be asked for."""
     return isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is BatchSampler

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
 from ..keys import key_of, mix, mixed
-from .batching import Batching, check_same, chosen_batch, kept_batch
+from .batching import Batching, check_same, chosen_batch, iterates_itself, kept_batch, warn_of_iteration
 from .context import Context, iteration
 from .cursors import Account, Cursor, Pass, Span, span_of
 from .divided import DividedSource
@@ -52,6 +52,7 @@ class Loader:
             )
         if random not in ("auto", "always", "never"):
             raise NotResumable(f"random={random!r} of loader {name!r}: it is one of auto, always, never")
+        warn_of_iteration(loader, name, context.log)
         self.name, self.wrapped, self.dataset = name, loader, loader.dataset
         self.weight = 1.0
         self._context, self._train, self._replay, self._streams = context, train, replay, streams
@@ -88,7 +89,8 @@ class Loader:
         check_samples(self.dataset, self._random, self._streams)
         if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
             self._of_batches = True
-            return Listed(loader.batch_sampler, len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0)
+            count = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
+            return Listed(loader.batch_sampler, count, may_repeat=not iterates_itself(loader))
         # A BatchSampler that the user made holds the sampler that counts; the DataLoader's own is a stand-in then.
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
         self._length, self._sampler = len(loader.dataset), sampler  # type: ignore[arg-type]

@@ -164,9 +164,10 @@ class Listed(Ordering):
 
     listed = True
 
-    def __init__(self, sampler: Any, n: int = 0) -> None:
-        """n: samples of the dataset."""
-        self.sampler, self._most = sampler, max(ENDLESS, PASSES * n)
+    def __init__(self, sampler: Any, n: int = 0, may_repeat: bool = True) -> None:
+        """n: samples of the dataset. may_repeat: whether an epoch may be many passes over few samples: loaders that
+        keep one iterator for all epochs give torch's sampler again and again, which would take a minute to find out."""
+        self.sampler, self._most = sampler, max(ENDLESS if may_repeat or not n else 0, PASSES * n)
         self._epoch: int | None = None
         self._list: list[Any] = []
         self._tried = False

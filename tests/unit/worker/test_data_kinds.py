@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,31 @@ def test_a_rest_that_larger_batches_leave_out_ends_its_epoch(tmp_path: Path) -> 
 
     assert list(life(3, ends=True)) == [3, 3, 3]
     assert list(life(6, ends=False)) == [6]
+
+
+class Repeated(DataLoader[Any]):
+    """Keeps one iterator for all epochs, over a batch sampler without an end, as some trainers do."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        object.__setattr__(self, "batch_sampler", itertools.cycle([[0, 1], [2, 3]]))
+
+    def __iter__(self) -> Any:
+        return itertools.islice(super().__iter__(), 2)
+
+
+def test_what_a_loaders_class_does_with_batches_is_said_not_to_be_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its sampler without an end is refused at once: to read 2 ** 24 indices of it would take a minute."""
+    run = Run(tmp_path / "checkpoints", every=NEVER)
+    loader = run.loader(Repeated(TensorDataset(torch.arange(4)), batch_size=2), name="theirs")
+    assert (
+        "loader 'theirs': the __iter__ of Repeated is not called, as this library makes the batches by itself: what it "
+        "does with them belongs into the collate_fn, or into the loop"
+    ) in caplog.messages
+    with pytest.raises(NotResumable, match="gives more than 64 indices and seems to have no end"):
+        list(loader)
+    caplog.clear()
+    run.loader(DataLoader(TensorDataset(torch.arange(4)), batch_size=2))
+    assert not [text for text in caplog.messages if "__iter__" in text]
