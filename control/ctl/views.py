@@ -15,6 +15,7 @@ from .asking import ask_all, begin, call, call_brief
 from .call import AgentUnreachable, CallRefused, Message
 from .causes import Account, as_account
 from .find import Agent
+from .story import is_as_written
 
 MIB = 1 << 20
 
@@ -143,6 +144,7 @@ _NEEDED = {
     "event": ("phase", "round", "because"),
     "announced": ("phase", "because"),
     "concluded": ("because",),
+    "stage": ("stage", "round", "took_s"),
     "goodput": ("wall_s", "workers", "measured", "buckets", "lost"),
 }
 """Keys without which a line of such a kind says nothing."""
@@ -186,7 +188,6 @@ def _event_in(line: str) -> Message:
     event = json.loads(line)
     needed = _NEEDED.get(event["what"], ())
     at_s = event.get("at_s", event.get("atS"))
-    known = isinstance(event["node"], str) and isinstance(at_s, (int, float)) and all(key in event for key in needed)
-    if not known:
+    if "node" not in event or at_s is None or not all(key in event for key in needed) or not is_as_written(event):
         raise ValueError(line)
     return {**event, "at_s": at_s}
