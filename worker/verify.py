@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,11 +17,15 @@ from .checkpoints.foreign import check_foreign
 from .checkpoints.lineage import ends, left_behind
 from .checkpoints.manifest import NAME, Manifest
 from .errors import CheckpointDamaged, WrongState
+from .frameworks.hugging_face import MANIFEST as TRAINERS
+from .frameworks.hugging_face import check_whole
 from .ledger import FILE as LEDGER
 from .ledger import Ledger
 
 UNREAD = 74
 """The status where nothing was verified, or nobody could be told; EX_IOERR of sysexits.h."""
+_CALL = re.compile(r"(fit|train)-\d+")
+"""The folder of a further call of Lightning's `fit`, or of `train` of Hugging Face's Trainer, in that of the first."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,25 @@ class Report:
 
 def verify(directory: Path) -> Report:
     """Every byte of every checkpoint against its manifest, and the newest one's ledger against exactly-once. Of a
-    checkpoint's own folder, those of this one.
+    checkpoint's own folder, those of this one; else also those of further calls of a framework's training.
 
     Changes nothing in the directory. Raises FileNotFoundError where there is none.
     """
     if not directory.is_dir():
         raise FileNotFoundError(f"{directory} is no directory")
+    reports = [_verify(directory)]
+    for path in sorted(each for each in directory.iterdir() if _CALL.fullmatch(each.name)):
+        if not (any(path.glob("step-*")) or any(path.glob("checkpoint-*"))):
+            continue  # it has just begun
+        report = _verify(path)
+        reports.append(Report(tuple(f"{path.name}/{line}" for line in report.lines), report.proved))
+    return Report(tuple(line for each in reports for line in each.lines), all(each.proved for each in reports))
+
+
+def _verify(directory: Path) -> Report:
+    """Without what is in folders below."""
+    if theirs := _of_a_trainer(directory):
+        return _verify_theirs(directory, theirs)
     alone = (directory / NAME).is_file()
     folder = Folder(directory.absolute().parent if alone else directory, lambda text: None)
     lines, newest = [], None
@@ -62,11 +80,43 @@ def verify(directory: Path) -> Report:
         )
         newest = newest or (kept.path, manifest, ledger)
     if newest is None and gone:
-        return verify(directory)
+        return _verify(directory)
     if newest is None:
         return Report((*lines, f"{directory}: no checkpoint that verifies"), False)
     ledger_lines, exact = _ledger(*newest)
     return Report((*lines, *ledger_lines), exact and not damaged)
+
+
+def _of_a_trainer(directory: Path) -> list[Path]:
+    """Checkpoints of Hugging Face's Trainer, the newest first: they have another manifest, and no ledger."""
+    if (directory / TRAINERS).is_file():
+        return [directory.absolute()]
+    if any(directory.glob("step-*")):
+        return []
+    found = [(path.name.partition("-")[2], path) for path in directory.glob("checkpoint-*") if path.is_dir()]
+    numbered = [(int(number), path) for number, path in found if number.isdigit()]
+    return [path for _, path in sorted(numbered, reverse=True)]
+
+
+def _verify_theirs(directory: Path, checkpoints: list[Path]) -> Report:
+    lines, whole, damaged = [], False, False
+    for path in checkpoints:
+        try:
+            if not (path / TRAINERS).exists():
+                lines.append(f"{path.name}: not finished, or not written by this library, and not used")
+                continue
+            check_whole(path)
+            size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+        except (CheckpointDamaged, OSError) as damage:
+            if path.exists():  # else a training that goes on has removed it meanwhile
+                lines.append(f"{path.name}: DAMAGED: {damage}")
+                damaged = True
+            continue
+        lines.append(f"{path.name}: whole, {size} bytes, of Hugging Face's Trainer")
+        whole = True
+    if not whole:
+        lines.append(f"{directory}: no checkpoint that verifies")
+    return Report(tuple(lines), whole and not damaged)
 
 
 def _ended(folder: Folder) -> dict[str, int]:

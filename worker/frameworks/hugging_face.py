@@ -226,7 +226,7 @@ class Exact:
             return next((each for each in found if each is not None), None)
         if Path(asked).resolve().parent != output.resolve():
             if (Path(asked) / MANIFEST).exists():
-                _check(Path(asked))
+                check_whole(Path(asked))
             return Path(asked)
         if _is_whole(Path(asked)):
             return Path(asked)
@@ -357,14 +357,14 @@ def newest_checkpoint(output: Path) -> Path | None:
 
 def _is_whole(path: Path) -> bool:
     try:
-        _check(path)
+        check_whole(path)
     except CheckpointDamaged as damage:
         _log.warning("checkpoint %s is not whole and is not used: %s; the newest before it is", path, damage)
         return False
     return True
 
 
-def _check(path: Path) -> None:
+def check_whole(path: Path) -> None:
     """Raises CheckpointDamaged where a file is missing, or not as it was written."""
     try:
         for name, kept in json.loads((path / MANIFEST).read_bytes()).items():

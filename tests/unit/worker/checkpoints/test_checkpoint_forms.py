@@ -15,6 +15,7 @@ from elastic_agent.worker.checkpoints import files
 from elastic_agent.worker.checkpoints.folder import Folder
 from elastic_agent.worker.checkpoints.foreign import check_foreign
 from elastic_agent.worker.errors import CheckpointDamaged, Misused, WrongState
+from elastic_agent.worker.frameworks.hugging_face import write_manifest
 from elastic_agent.worker.schedule import Advice
 from elastic_agent.worker.verify import main
 
@@ -149,6 +150,44 @@ def test_the_command_verifies_a_checkpoint_by_its_own_folder(
     assert main(["verify", str(older)]) == 1
     assert "step-000001: DAMAGED: ledger.json" in (said := capsys.readouterr().out)
     assert "step-000002" not in said
+
+
+def of_a_trainer(path: Path) -> Path:
+    path.mkdir(parents=True)
+    foreign(path / "optimizer.pt")
+    write_manifest(path)
+    return path
+
+
+def test_the_command_verifies_checkpoints_of_hugging_faces_trainer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest by its number first; one that a kill left without its manifest is no damage."""
+    older, newest = of_a_trainer(tmp_path / "checkpoint-9"), of_a_trainer(tmp_path / "checkpoint-10")
+    (tmp_path / "checkpoint-11").mkdir()
+    for path in (tmp_path, newest):
+        assert main(["verify", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "checkpoint-11: not finished, or not written by this library, and not used"
+    assert [line.partition(",")[0] for line in lines[1:]] == [f"checkpoint-{step}: whole" for step in (10, 9, 10)]
+    (older / "optimizer.pt").write_bytes(b"")
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "checkpoint-9: DAMAGED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("call", ["fit-2", "train-2"])
+def test_the_command_verifies_what_a_frameworks_further_calls_have_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], call: str
+) -> None:
+    saved(tmp_path, "torch")
+    (tmp_path / "fit-3").mkdir()
+    file = of_a_trainer(tmp_path / call / "checkpoint-4") / "optimizer.pt"
+    assert main(["verify", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("step-000000: whole")
+    assert lines[-1].startswith(f"{call}/checkpoint-4: whole")
+    file.unlink()
+    assert main(["verify", str(tmp_path)]) == 1
 
 
 def test_the_command_says_in_a_line_that_a_directory_cannot_be_read(
