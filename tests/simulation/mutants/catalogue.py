@@ -274,10 +274,10 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant(
         "a lost store exits like a failed worker",
         verdicts.of_store_lost,
-        returned(1).argument(0).becomes(exit_status.WORKER_FAILED),
+        returned(2).argument(0).becomes(exit_status.WORKER_FAILED),
     ),
     # -- drivers
-    Mutant("an empty store is taken for the old one", c10d_keys.verify, branch(2).never()),
+    Mutant("an empty store is taken for the old one", c10d_keys.verify, branch(4).never()),
     Mutant("a broken session is used again", Connection._repeat, assignment(1).removed()),
     Mutant("the store's return is not reported", CallGuard.answered, branch(0).never()),
     Mutant("the store's absence is not reported", CallGuard.broke, branch(0).never()),
