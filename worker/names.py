@@ -45,3 +45,9 @@ class Names:
             raise Misused(f"two loaders are named {name!r}: names tell their orders and places apart")
         here.add(name)
         return name
+
+    def free(self, name: str) -> None:
+        """Another loader may have this name, as a framework makes one anew."""
+        self._made.discard(name)
+        if self._here is not None:
+            self._here.discard(name)

@@ -168,6 +168,7 @@ class DrivenRun(Run):
         before, found = self.account.cursors.get(name), self._found
         if before is not None:
             self._loaders.pop(name)
+            self._names.free(name)
             self._found = None
         kept = self._found.run["loaders"].get(name) if self._found is not None else None
         if kept is not None and "global_batch" not in options and batches_are_sliced(loader):

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import Misused, WrongState
+from elastic_agent.worker.names import Names
 from elastic_agent.worker.verify import verify
 
 pytestmark = pytest.mark.leaves_behind("torch.distributed keeps threads in the processes that tests fork from")
@@ -216,3 +217,16 @@ def test_statistics_that_are_reset_behind_the_loop_are_of_the_whole_data(tmp_pat
     assert life("killed", 2) == []
     assert life("killed", None) == [pytest.approx(5.5), 4.0]
     assert life("killed", None) == [pytest.approx(5.5), 4.0]
+
+
+def test_a_name_that_is_freed_may_be_given_again() -> None:
+    """As where a framework makes a loader anew, outside of the run's loop and in it."""
+    names = Names()
+    assert names.of("train") == "train"
+    names.free("train")
+    assert names.of("train") == "train"
+    with names.epochs():
+        names.epoch_begins()
+        assert names.of(None) == "loader0 of the epoch"
+        names.free("loader0 of the epoch")
+        assert names.of(None) == "loader0 of the epoch"
