@@ -7,11 +7,12 @@ that nothing of generators need be restored. `train()` goes on with the newest c
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,18 @@ class Exact:
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's own loader, not yet prepared, in a loader of this library's."""
-        with _changed(self.accelerator, {"prepare": lambda loader, *_, **__: loader}):
-            loader = super().get_train_dataloader()  # type: ignore[misc]
+        return self._taken(super().get_train_dataloader)  # type: ignore[misc]
+
+    def _taken(self, make: Callable[[], Any]) -> Any:
+        """make: also the method of a class that stands before this one, whether it calls this one's or not."""
+
+        def unprepared(loader: Any, *_: Any, **__: Any) -> Any:
+            return loader
+
+        with _changed(self.accelerator, {"prepare": unprepared, "prepare_data_loader": unprepared}):
+            loader = make()
+        if isinstance(loader, Epochs):
+            return loader
         if self.args.gradient_accumulation_steps > 1 and self.args.world_size > 1:
             raise NotResumable("gradient_accumulation_steps with several ranks is not exact over resizes: use 1")
         version = sys.modules["transformers"].__version__
@@ -102,17 +113,23 @@ class Exact:
     def _watched(self) -> Iterator[None]:
         """Within it, what the Trainer sets to 0 in each start is put back, and the ends of epochs are known."""
         handler = self.callback_handler
-        begin, end = handler.on_train_begin, handler.on_epoch_end
+        begin, step, end = handler.on_train_begin, handler.on_step_begin, handler.on_epoch_end
 
         def beginning(*args: Any, **options: Any) -> Any:
             self._put_back()
             return begin(*args, **options)
 
+        def stepping(*args: Any, **options: Any) -> Any:
+            self._epoch_ended = False
+            return step(*args, **options)
+
         def ending(*args: Any, **options: Any) -> Any:
             self._epoch_ended = True
             return end(*args, **options)
 
-        with _changed(handler, {"on_train_begin": beginning, "on_epoch_end": ending}):
+        mine = {"get_train_dataloader": functools.partial(self._taken, self.get_train_dataloader)}
+        theirs = {"on_train_begin": beginning, "on_step_begin": stepping, "on_epoch_end": ending}
+        with _changed(handler, theirs), _changed(self, mine):
             yield
 
     def _put_back(self) -> None:
@@ -251,7 +268,6 @@ class Exact:
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, **options: Any) -> Any:
         """As the Trainer's, with the loss multiplied by the weight of this rank's part of the batch. A loss that is
         divided by the labels of all ranks has it already."""
-        self._epoch_ended = False
         weight = self._weight()
         if weight and num_items_in_batch is not None and self.args.average_tokens_across_devices:
             weight = 1.0

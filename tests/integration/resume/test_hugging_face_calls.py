@@ -73,3 +73,9 @@ def test_a_stream_is_in_the_epoch_in_which_it_would_be_and_a_refusal_says_what_t
 
 def test_a_stream_that_may_be_read_again(python: str, tmp_path: Path) -> None:
     compared(python, tmp_path, "replay", ["0:9"])
+
+
+def test_a_class_that_makes_its_loader_and_takes_its_steps_itself(python: str, tmp_path: Path) -> None:
+    """Its methods stand before those of `Exact`. One is killed behind the last step of an epoch, before its end."""
+    killed = compared(python, tmp_path, "own", ["0:6", "1:7"], ["save:32"])
+    assert [path.name for path in sorted(killed.checkpoints.iterdir())] == ["checkpoint-28", "checkpoint-32"]

@@ -11,7 +11,7 @@ import signal
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, Subset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from transformers import (  # type: ignore[import-not-found, unused-ignore]
     EarlyStoppingCallback,
     Trainer,
@@ -64,11 +64,11 @@ def collated(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"x": torch.stack(samples), "labels": torch.zeros(len(samples))}
 
 
-def trainer_of(data: Any, callbacks: Any = (), **options: Any) -> Any:
+def trainer_of(data: Any, callbacks: Any = (), kind: Any = Ours, **options: Any) -> Any:
     quiet = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "remove_unused_columns": False}
     usual = {"logging_steps": 5, "save_steps": 4, "num_train_epochs": 1, "learning_rate": 0.01, "save_total_limit": 2}
     args = TrainingArguments(str(CHECKPOINTS), per_device_train_batch_size=4, **(quiet | usual | options))
-    return Ours(
+    return kind(
         model=Model(), args=args, train_dataset=data, eval_dataset=Subset(Numbers(), range(8)),
         data_collator=collated, callbacks=[*callbacks, Dies()],
     )  # fmt: skip
@@ -107,6 +107,27 @@ def folds() -> None:
         trainer = trainer_of(Subset(Numbers(), range(count)))
         trained(trainer)
         end(trainer.model.net)
+
+
+class Own(Ours):
+    """Makes its loader and takes its steps itself, without the methods of its bases."""
+
+    def get_train_dataloader(self) -> Any:
+        data = DataLoader(self.train_dataset, self.args.train_batch_size, shuffle=True, collate_fn=self.data_collator)
+        return self.accelerator.prepare(data)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, **_: Any) -> Any:
+        model.train()
+        loss = self.compute_loss(model, self._prepare_inputs(inputs))
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+def own() -> None:
+    """As `epochs`, with an evaluation at the end of each."""
+    trainer = trainer_of(Numbers(), kind=Own, eval_strategy="epoch", num_train_epochs=2)
+    trained(trainer)
+    end(trainer.model.net)
 
 
 BEST = {
