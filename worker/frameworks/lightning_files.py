@@ -12,6 +12,8 @@ from typing import Any
 
 _KEPT = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save_until_validation")
 """What it remembers and leaves out of its state."""
+_LATER = "elastic_agent_later"
+"""An attribute of a callback: checkpoints that an earlier start wrote behind the place, and this one has not yet."""
 
 
 def _callbacks(trainer: Any) -> list[Any]:
@@ -26,10 +28,11 @@ def _files(callback: Any) -> list[str]:
 
 
 def capture(trainer: Any) -> dict[str, Any]:
-    """By the key of a callback's state: the checkpoints in its directory, and what it remembers."""
+    """By the key of a callback's state: the checkpoints in its directory, and what it remembers. Not those that are
+    there only because an earlier start had come further."""
     return {
         each.state_key: {
-            "files": _files(each),
+            "files": [name for name in _files(each) if name not in getattr(each, _LATER, ())],
             "remembers": {name: getattr(each, name) for name in _KEPT if hasattr(each, name)},
         }
         for each in _callbacks(trainer)
@@ -48,6 +51,7 @@ def restore(trainer: Any, kept: dict[str, Any]) -> None:
 def _own(callback: Any, later: set[str]) -> None:
     """later: files that were written behind the place that this start goes on from."""
     theirs = type(callback).file_exists
+    setattr(callback, _LATER, later)
 
     def file_exists(filepath: Any, trainer: Any) -> bool:
         """Lightning asks on all ranks, before it writes, and takes the answer of the first."""
