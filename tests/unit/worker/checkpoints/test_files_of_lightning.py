@@ -35,8 +35,9 @@ def test_files_of_a_start_that_came_further_are_no_part_of_a_checkpoint_before(t
     first, _ = trainer_of(tmp_path)
     kept = capture(first)
     (tmp_path / "step=8.ckpt").touch()
-    for _ in range(3):
-        trainer, callback = trainer_of(tmp_path)
+    trainer, callback = trainer_of(tmp_path)
+    for _ in range(3):  # starts, of which each has a callback without what the one before has set
+        vars(callback).pop("file_exists", None)
         restore(trainer, kept)
         kept = capture(trainer)
         assert kept["Writes"]["files"] == ["step=4.ckpt"]
