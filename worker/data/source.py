@@ -65,8 +65,7 @@ class MapSource(Dataset[Any]):
         if self.choice == "never":
             return self.collate(self._fetch(indices))
         if (draws := self._draws) is None:
-            held = generators_in([self.dataset, self.collate])
-            draws = self._draws = Draws(self.choice == "always", held, self.on_sample)
+            return self._read_first(epoch, first, last, indices)
         undrawn = draws.undrawn
         if not (kept := undrawn()):
             draws.park()
@@ -82,6 +81,18 @@ class MapSource(Dataset[Any]):
         while draws.found_more():
             draws.park()
             batch = self._compute(indices, first, entered[2], draws)
+        return batch
+
+    def _read_first(self, *piece: Any) -> Any:
+        """The first batch of this process: the dataset or the collation may make its generators as it is read, such as
+        Hugging Face's collators with a seed; it is read again then, with these keyed."""
+        held = generators_in([self.dataset, self.collate])
+        self._draws = Draws(self.choice == "always", held, self.on_sample)
+        batch = self.read(*piece)
+        made = generators_in([self.dataset, self.collate])
+        if any(all(each is not other for other in held) for each in made):
+            self._draws = Draws(self.choice == "always", made, self.on_sample)
+            batch = self.read(*piece)
         return batch
 
     def enter(self, epoch: int) -> tuple[int, Indices, int]:

@@ -56,14 +56,25 @@ class Jitter:
         return float(torch.rand((), generator=self.generator))
 
 
+class Late(Jitter):
+    """Makes its generator when it is first called, from a seed of its own."""
+
+    def __init__(self) -> None:
+        self.late: torch.Generator | None = None
+
+    def __call__(self, index: int) -> float:
+        self.late = self.late or torch.Generator().manual_seed(3)
+        return float(torch.rand((), generator=self.late))
+
+
 def noise(generator: random.Random, index: int) -> float:
     return generator.random()
 
 
 @pytest.mark.parametrize(
     "transform",
-    [Jitter, lambda: functools.partial(noise, random.Random()), lambda: Jitter().shift],
-    ids=["transform in a list in a dict", "partial", "bound method"],
+    [Jitter, Late, lambda: functools.partial(noise, random.Random()), lambda: Jitter().shift],
+    ids=["transform in a list in a dict", "made when it is first called", "partial", "bound method"],
 )
 def test_generators_that_the_dataset_holds_follow_from_the_samples_place(
     tmp_path: Path, transform: Callable[[], Any]
