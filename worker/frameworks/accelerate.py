@@ -58,6 +58,7 @@ def exact(
         prepared.close()
         end_training()
 
+    accelerator.load_state = functools.partial(_load_state, accelerator, accelerator.load_state)
     registered, accelerator.register_for_checkpointing = accelerator.register_for_checkpointing, register
     accelerator.skip_first_batches = functools.partial(_skip_first_batches, accelerator.skip_first_batches)
     accelerator.backward, accelerator.end_training = weighted, end
@@ -138,6 +139,11 @@ def _skip_first_batches(theirs: Callable[..., Any], dataloader: Any, num_batches
             "skip_first_batches: a loader of exact(...) begins after its last batch by itself; loop over it as it is"
         )
     return theirs(dataloader, num_batches)
+
+
+def _load_state(accelerator: Any, theirs: Callable[..., Any], input_dir: Any = None, **options: Any) -> None:
+    if accelerator.exact.run.loads("load_state", input_dir):
+        theirs(input_dir, **options)
 
 
 def _step_as_at_first(accelerator: Any, schedule: Any) -> None:

@@ -64,7 +64,17 @@ def exact(
     fabric.setup, fabric.setup_module = keeping(fabric.setup), keeping(fabric.setup_module)
     fabric.setup_optimizers = keeping(fabric.setup_optimizers)
     fabric.setup_dataloaders, fabric.backward = setup_dataloaders, weighted
+    fabric.load = functools.partial(_load, prepared, fabric.load)
     return fabric
+
+
+def _load(prepared: Prepared, theirs: Callable[..., Any], path: Any, state: Any = None, **options: Any) -> Any:
+    """As Fabric's. Where that is left out, the plain values of `state` are those of the file all the same."""
+    if not state or prepared.run.loads("load", path):
+        return theirs(path, state, **options)
+    held = theirs(path, **options)
+    state.update({name: held[name] for name, thing in state.items() if not hasattr(thing, "load_state_dict")})
+    return {name: value for name, value in held.items() if name not in state}
 
 
 def _keep(prepared: Prepared, thing: Any) -> None:

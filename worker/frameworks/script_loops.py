@@ -21,6 +21,7 @@ from ..schedule import Every
 from . import switch
 
 _LATER, _FIRST_RANKS = "states prepared later", "ranks of the first start"
+_LOADED = "what the script loaded in the first start"
 """Names among `run.vars`; no attribute that a script could write has a space."""
 
 
@@ -123,6 +124,22 @@ class PreparedRun(Run):
     def first_ranks(self) -> int:
         """How many ranks there were at the first start, of which the global batches are."""
         return int(self.vars.get(_FIRST_RANKS))
+
+    def loads(self, call: str, path: str | os.PathLike[str] | None) -> bool:
+        """Whether the script is to load a checkpoint of its own, as a beginning: in the first start only. Raises
+        Misused where the first start did not, so that this would replace what this one goes on with."""
+        loaded, name = self.vars.get(_LOADED, []), os.fspath(path or "")
+        if self._found is None:
+            setattr(self.vars, _LOADED, [*loaded, name])
+            return True
+        if name not in loaded:
+            raise Misused(
+                f"{call}({name!r}): this start goes on from step {self._found.step} of exact(...), which has loaded "
+                "everything that was prepared; what the script loads would be older than the place in the data. Take "
+                "the call out, and loop over .exact.epochs(n)"
+            )
+        self.log.info("%s(%r) is left out: the first start had it, and this one goes on from there", call, name)
+        return False
 
     def add(self, name: str, thing: Any) -> None:
         """Another state; where the checkpoint has it, it is loaded now."""

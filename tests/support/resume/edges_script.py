@@ -141,6 +141,56 @@ def accelerate_two() -> None:
     end(torch.nn.ModuleList([accelerator.unwrap_model(net), accelerator.unwrap_model(second), average]))
 
 
+def accelerate_loads() -> None:
+    """Begins with weights of before, and saves and would load its own state of each epoch."""
+    from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.frameworks.accelerate import exact
+
+    accelerator = exact(Accelerator(cpu=True), CHECKPOINTS)
+    net, optimizer, loader = accelerator.prepare(*parts(), loader_of(64))
+    begin, epochs = (CHECKPOINTS.parent / name for name in ("begin", "epochs"))
+    if not begin.exists():
+        accelerator.save_state(begin)
+        torch.nn.init.zeros_(accelerator.unwrap_model(net).weight)
+    accelerator.load_state(begin)
+    try:
+        for path in epochs.glob("*"):
+            accelerator.load_state(path)
+    except Misused as refused:
+        tell("refused", 0, str(refused), [], [])
+    for epoch in accelerator.exact.epochs(EPOCHS):
+        for number, batch in enumerate(loader, loader.exact.batches_done):
+            optimizer.zero_grad()
+            accelerator.backward(loss_of(net, batch))
+            optimizer.step()
+            used(epoch, number, batch)
+            may_die(epoch, number)
+        accelerator.save_state(epochs / f"{epoch}")
+    end(accelerator.unwrap_model(net))
+
+
+def fabric_loads() -> None:
+    """Begins with weights and a count of before."""
+    fabric = fabric_of()
+    net, optimizer = fabric.setup(*parts())
+    loader, begin = fabric.setup_dataloaders(loader_of(64)), CHECKPOINTS.parent / "begin.ckpt"
+    if not begin.exists():
+        fabric.save(begin, {"net": net, "count": 7, "more": 1})
+        torch.nn.init.zeros_(net.weight)
+    state = {"net": net, "count": 0}
+    assert fabric.load(begin, state) == {"more": 1}
+    assert state["count"] == 7
+    for epoch in fabric.exact.epochs(EPOCHS):
+        for number, batch in enumerate(loader, loader.exact.batches_done):
+            optimizer.zero_grad()
+            fabric.backward(loss_of(net, batch))
+            optimizer.step()
+            used(epoch, number, batch)
+            may_die(epoch, number)
+    end(net)
+
+
 def accelerate_apart() -> None:
     """Each thing is prepared by the method for its kind, and the optimizer a second time."""
     from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
