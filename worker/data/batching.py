@@ -69,7 +69,8 @@ def kept_batch(context: Context, name: str, kept: int, script: int) -> int:
             f"loader {name!r} had a global batch of {kept}, which does not divide by {ranks} ranks: say "
             f"run.loader(..., global_batch={kept}) and multiply the loss by loader.weight"
         )
-    # Shards are as many as before. Of ranks, the checkpoint says how many there were at its start, not at the first.
+    # Shards are as many as before. Of ranks, the checkpoint says how many there were at its start, not at the first;
+    # without one it is a loader of this start that is made anew.
     same = division is not None or context.ranks_before in (None, ranks)
     if kept != script and (same or kept % (script // ranks)):
         context.log.info(

@@ -18,7 +18,7 @@ class Context(Protocol):
     rank: int
     world_size: int
     ranks_before: int | None
-    """How many ranks the start had that took the checkpoint; None: there is none."""
+    """How many ranks the start had that took the checkpoint; None: there is none; 0: that is not known."""
     stopping: bool
     """Whether all ranks have agreed to end early: loops over loaders end then."""
     log: Any

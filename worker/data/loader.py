@@ -19,7 +19,7 @@ from .divided import DividedSource
 from .orderings import Begun, InOrder, Listed, Ordering, ordering_of, plain_batches, resized, size_of
 from .sharded import Group, assemble, counts_of, slices_of
 from .slicing import Cut, Slice
-from .source import MapSource, Slices, check_samples, collation_of, dataloader
+from .source import MapSource, Slices, check_samples, collation_of, dataloader, plain_in
 from .streams import SampledSource, StreamSource, check_stream
 
 _KEYS_AHEAD = 64
@@ -72,7 +72,7 @@ class Loader:
         self.stream_state: Any = None
         """Of a stateful stream, the state at the committed place."""
         self._states: dict[tuple[int, int], Any] = {}
-        self._kept: tuple[Iterable[Any], Slices] | None = None
+        self._kept: tuple[Iterable[Any], Slices, Any] | None = None
         self._source, self._stream_source = self._make_sources()
         context.account.cursors[name].evaluates = train is False
 
@@ -375,9 +375,9 @@ class Loader:
             return self._dataloader(SampledSource(self._source, list(slices)), None)
         if not self.wrapped.persistent_workers:
             return self._dataloader(self._source, slices)
-        if self._kept is None:
-            self._kept = (self._dataloader(self._source, slices), slices)
-        loader, kept = self._kept
+        if self._kept is None or self._kept[2] != plain_in(self.dataset):
+            self._kept = (self._dataloader(self._source, slices), slices, plain_in(self.dataset))
+        loader, kept, _ = self._kept
         kept.make = slices.make
         return loader
 

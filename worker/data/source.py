@@ -23,6 +23,7 @@ from .slicing import Slice
 COLLATE = -2
 """The number that is mixed into a batch's key for the randomness of its collation."""
 _KEYS_AT_ONCE = 512
+_PLAIN, _DATASETS_DEEP = (bool, int, float, str, type(None)), 4
 
 
 class MapSource(Dataset[Any]):
@@ -160,6 +161,17 @@ def check_samples(dataset: Any, draws: str, streams: int | None) -> None:
             f"{name} has __getitems__ and no __getitem__, so its random numbers cannot follow from a sample's place: "
             'give it __getitem__, or say random="auto", with which they stay the same while the ranks\' parts do'
         )
+
+
+def plain_in(dataset: Any) -> list[dict[str, Any]]:
+    """The plain attributes of a dataset, and of those that it is a part of, by which a script tells it the epoch or how
+    hard to be. Loader processes that stay over the epochs hold a copy, which does not see them change."""
+    found = list[dict[str, Any]]()
+    while dataset is not None and len(found) < _DATASETS_DEEP:
+        held = getattr(dataset, "__dict__", {})
+        found.append({name: value for name, value in held.items() if isinstance(value, _PLAIN)})
+        dataset = held.get("dataset")
+    return found
 
 
 def same(batch: Any) -> Any:

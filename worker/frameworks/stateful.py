@@ -51,7 +51,7 @@ class NoRun:
 
     account: Account
     division: Division | None = None
-    ranks_before: int | None = None
+    ranks_before: int | None = 0  # not known
     between = None
     keyed = watched = False
     quiet_until_s = 0.0

@@ -3,6 +3,8 @@ that are made anew."""
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, Subset
 
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import Misused, WrongState
@@ -230,3 +232,52 @@ def test_a_name_that_is_freed_may_be_given_again() -> None:
         assert names.of(None) == "loader0 of the epoch"
         names.free("loader0 of the epoch")
         assert names.of(None) == "loader0 of the epoch"
+
+
+class Harder(Growing):
+    """Gives larger numbers at each level."""
+
+    level = 0
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * self.level + index
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.leaves_behind("torch handles SIGCHLD from the first loader process on")
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(4))])
+def test_loader_processes_that_stay_see_what_the_script_tells_the_dataset(
+    tmp_path: Path, wrap: Callable[[Any], Any]
+) -> None:
+    """A start has new ones, which would see it where those of the start before did not."""
+    run, data = Run(tmp_path / "checkpoints"), Harder(4)
+    loader = run.loader(DataLoader(wrap(data), batch_size=2, num_workers=1, persistent_workers=True))
+    children = list[list[Any]]()
+    for epoch in run.epochs(3):
+        data.level = epoch // 2
+        seen = list[int]()
+        for batch in loader:
+            seen += batch.tolist()
+            run.step()
+        assert seen == [100 * data.level + index for index in range(4)]
+        children.append(multiprocessing.active_children())
+    assert children[0] == children[1] != children[2]
+
+
+def test_the_batch_of_a_loader_that_is_made_anew_stays_unless_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As over a restart, where the number of ranks may have changed."""
+    caplog.set_level(logging.INFO)
+    run, sizes = Run(tmp_path / "checkpoints"), list[set[int]]()
+    for epoch in run.epochs(3):
+        sizes.append(set())
+        batch_size = 4 - epoch % 2 * 2
+        made = run.loader(DataLoader(Growing(8), batch_size=batch_size), global_batch=2 if epoch == 2 else None)
+        for batch in made:
+            sizes[-1].add(len(batch))
+            run.step()
+    assert sizes == [{4}, {4}, {2}]
+    said = [text for text in caplog.messages if "goes on with the global batch" in text]
+    assert len(said) == 1
+    assert "batch of 4 that it had; the script's batch_size gives 2: say run.loader(..., global_batch=2)" in said[0]
