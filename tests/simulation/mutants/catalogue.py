@@ -296,7 +296,7 @@ MUTANTS: tuple[Mutant | Misplaced, ...] = (
     Mutant("a void notification is kept", notifications.Published.publish, branch(3).always()),
     Mutant("a notification stays overwritten", notifications.Published.restore, branch(0).operand(0).removed()),
     Mutant("a record stays overwritten", notifications.Published.restore, branch(0).operand(1).removed()),
-    Mutant("a connection stays open for nothing", Driver._run_writer, branch(1).never()),
+    Mutant("a connection stays open for nothing", Driver._run_writer, call(Connection.begin_on).removed()),
     Mutant("a notification is skipped", c10d.C10dStore.wait_nodes, returned(0).element(0).plus(1)),
     Mutant("the counter of rounds is not advanced", c10d.C10dStore.announce, branch(1).never()),
     Mutant(
