@@ -14,6 +14,9 @@ ESCAPES = {
     "workers wait on behind what is over": (
         "their node must miss all of an agreement but its end; tests/unit/agent/lifecycle/test_requests.py has it"
     ),
+    "a written record is not reported": (
+        "a node that leaves waits until its time is over, and no longer; the_coordinator_leaves.story has it"
+    ),
     "a node that stands still stands for coordinator": (
         "it waits until its loop turns, and looks again when it stands: a second line of defence"
     ),
