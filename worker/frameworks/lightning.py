@@ -196,6 +196,12 @@ class Hooks:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._accumulates = trainer.accumulate_grad_batches
         if (found := self._found) is None or self._run is None:
+            if self._run is not None and loops.within_an_epoch(trainer):
+                self._run.log.warning(
+                    "fit goes on within an epoch from its ckpt_path, as there was no checkpoint for exact resume: what "
+                    "is logged over the epoch lacks its batches so far, and `verify` will say that they were not "
+                    "trained on"
+                )
             return
         run, loop = self._run, trainer.fit_loop.epoch_loop
         ranks = found["ranks"]

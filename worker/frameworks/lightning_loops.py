@@ -37,6 +37,12 @@ def began(trainer: Any) -> bool:
     return bool(trainer.fit_loop.epoch_loop.batch_progress.total.completed)
 
 
+def within_an_epoch(trainer: Any) -> bool:
+    """Whether the training epoch that is about to begin has some of its batches behind it."""
+    loop = trainer.fit_loop.epoch_loop
+    return bool(loop.batch_progress.current.completed and not loop.batch_progress.is_last_batch)
+
+
 def between_updates(trainer: Any) -> bool:
     """Whether no gradients are kept from the last batch for the next."""
     loop = trainer.fit_loop.epoch_loop

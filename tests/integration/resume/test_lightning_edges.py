@@ -142,3 +142,16 @@ def test_a_validation_that_fills_a_list_is_begun_anew(pairs: dict[str, list[tupl
 def test_combined_loaders_are_taken_in_each_epoch(pairs: dict[str, list[tuple[Job, Job]]]) -> None:
     """The second epoch's were refused as loaders of an unknown kind. Doubles are not rounded as they are loaded."""
     same(pairs["combined"])
+
+
+def test_a_start_from_lightnings_own_checkpoint_within_an_epoch_says_what_it_lacks(tmp_path: Path) -> None:
+    """Killed before the first checkpoint of this library's, behind one that the script's `ckpt_path` names."""
+    jobs = [Job(tmp_path, name, MODE="path", ELASTIC_AGENT_SAVE_EVERY="100") for name in ("whole", "killed")]
+    for each in jobs:
+        each.env["ELASTIC_AGENT_EXACT_RESUME"] = str(each.checkpoints)
+    whole, killed = jobs[0].life(), jobs[1].life(KILL="0:5").life()
+    play(side_python(".frameworks"), SCRIPT, [whole, killed], IMPORTS)
+    assert differences(whole, killed) == []
+    assert killed.reported()["end", 0][0] == whole.reported()["end", 0][0]
+    assert "lacks its batches so far" in killed.reported()["warned", 0][0]
+    assert ("warned", 0) not in whole.reported()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import logging
 import os
 import random
 import signal
@@ -18,6 +19,7 @@ import lightning.pytorch as pl  # type: ignore[import-not-found, unused-ignore]
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from elastic_agent.worker.loop.log import NAME
 from support.resume.tools_script import CHECKPOINTS, KILL, RANKS, tell, used
 
 MODE = os.environ["MODE"]
@@ -121,9 +123,9 @@ def trainer_of(*callbacks: Any, **options: Any) -> Any:
     return pl.Trainer(callbacks=list(callbacks), **quiet, **options)
 
 
-def fit(trainer: Any, model: Any, train: Any = None) -> None:
+def fit(trainer: Any, model: Any, train: Any = None, **options: Any) -> None:
     train = DataLoader(Numbers(24), 4 // RANKS, shuffle=True) if train is None else train
-    trainer.fit(model, train, DataLoader(Numbers(18), 4 // RANKS))
+    trainer.fit(model, train, DataLoader(Numbers(18), 4 // RANKS), **options)
 
 
 def end(trainer: Any, model: Any, name: str = "end") -> None:
@@ -208,6 +210,23 @@ def files() -> None:
     written = [path for folder in ("own", "numbered") for path in sorted((CHECKPOINTS / folder).iterdir())]
     steps = [torch.load(path, weights_only=True)["global_step"] for path in written]
     tell("files", 0, [path.name for path in written], steps, float(own.best_model_score))
+
+
+def path() -> None:
+    """Goes on from Lightning's own last checkpoint, where there is none of this library's."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    class Tells(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "ckpt_path" in record.getMessage():
+                tell("warned", 0, record.getMessage(), [], [])
+
+    logging.getLogger(NAME).addHandler(Tells())
+    own = ModelCheckpoint(CHECKPOINTS / "own", save_last=True, every_n_train_steps=3)
+    trainer, model = trainer_of(own, enable_checkpointing=True), Model()
+    last = CHECKPOINTS / "own" / "last.ckpt"
+    fit(trainer, model, ckpt_path=last if last.exists() else None)
+    end(trainer, model)
 
 
 def searched() -> None:
