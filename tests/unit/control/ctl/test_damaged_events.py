@@ -30,7 +30,7 @@ EVENTS: list[dict[str, Any]] = [
      "outcome": "succeeded"},
 ]  # fmt: skip
 MISSING = object()
-OTHERS = (None, True, -1.5, float("nan"), "x", [1], {"a": 1}, [{}], MISSING)
+OTHERS: tuple[object, ...] = (None, True, -1.5, float("nan"), "x", [1], {"a": 1}, [{}], MISSING)
 
 
 def places(value: Any) -> Iterator[tuple[Any, ...]]:
