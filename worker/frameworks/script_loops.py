@@ -126,8 +126,11 @@ class PreparedRun(Run):
         return int(self.vars.get(_FIRST_RANKS))
 
     def loads(self, call: str, path: str | os.PathLike[str] | None) -> bool:
-        """Whether the script is to load a checkpoint of its own, as a beginning: in the first start only. Raises
-        Misused where the first start did not, so that this would replace what this one goes on with."""
+        """Whether the script is to load a checkpoint of its own: as a beginning in the first start only, and behind a
+        loop always, such as the best weights for a last evaluation. Raises Misused where it is a beginning that the
+        first start did not have, so that this would replace what this one goes on with."""
+        if self.account.has_begun or self.account.behind:
+            return True
         loaded, name = self.vars.get(_LOADED, []), os.fspath(path or "")
         if self._found is None:
             setattr(self.vars, _LOADED, [*loaded, name])

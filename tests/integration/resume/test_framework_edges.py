@@ -63,14 +63,16 @@ def test_accelerate_keeps_two_models_with_a_loader_each_and_what_is_registered(p
 
 @pytest.mark.parametrize("mode", ["accelerate_loads", "fabric_loads"])
 def test_what_a_script_loads_to_begin_with_is_not_loaded_again(python: str, tmp_path: Path, mode: str) -> None:
-    """It replaced the weights of the checkpoint, as did a state of the script's own, which is refused."""
+    """It replaced the weights of the checkpoint, as did a state of the script's own, which is refused. The best weights
+    are loaded behind the training by each start, by one of a training that is over, too."""
     whole = job(tmp_path, "whole", mode).life()
-    killed = job(tmp_path, "killed", mode).life(KILL="0:5").life(KILL="1:9").life()
+    killed = job(tmp_path, "killed", mode).life(KILL="0:5").life(KILL="1:9").life().life()
     play(python, SCRIPT, [whole, killed], ACCELERATE if mode == "accelerate_loads" else FABRIC)
     assert differences(whole, killed) == []
     assert killed.reported()["end", 3] == whole.reported()["end", 3]
     if mode == "accelerate_loads":
         assert "loop over .exact.epochs(n)" in killed.reported()["refused", 0][0]
+        assert killed.reported()["best", 0] == whole.reported()["best", 0]
 
 
 def test_accelerate_keeps_what_is_prepared_by_the_method_for_its_kind(python: str, tmp_path: Path) -> None:

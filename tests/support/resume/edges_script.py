@@ -168,6 +168,8 @@ def accelerate_loads() -> None:
             may_die(epoch, number)
         accelerator.save_state(epochs / f"{epoch}")
     end(accelerator.unwrap_model(net))
+    accelerator.load_state(epochs / "1")
+    tell("best", 0, accelerator.unwrap_model(net).weight.double().sum().item(), [], [])
 
 
 def fabric_loads() -> None:
