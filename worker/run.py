@@ -357,7 +357,7 @@ class Run(Body):
         variables = kept_of(self.vars, self._world, self.log)
         # Of two checkpoints of one place that differ in `asked`, both are kept.
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "began": self._began, "asked": self._asked}
-        run |= {"world_size": self.world_size, "means": self._reductions.means(), "rehearsed": self.account.rehearsed}
+        run |= {"world_size": self.world_size, "means": self._reductions.means(), **self.account.passed()}
         run |= {"order": ORDER_VERSION, "level": self.level, "frozen": frozen_in(self._states)}
         run |= {"shards": None} if self._sharding is None else self._sharding.kept()
         known = self._found.run["loaders"] if self._found is not None else {}  # not all may have been made yet
@@ -392,7 +392,7 @@ class Run(Body):
         self._streams = states[_STREAMS]
         self._reductions.load(manifest.run["means"], states.get(_METRICS, {}))
         self._ledger = Ledger.from_bytes(found.ledger)
-        self.account.go_on(manifest.places, manifest.run.get("rehearsed"))
+        self.account.go_on(manifest.places, manifest.run)
         self._found, self.steps, self.epoch = manifest, manifest.step, int(manifest.run["epoch"])
         self._began, self.ranks_before = int(manifest.run.get("began", self.steps)), int(manifest.run["world_size"])
         ranks = f"{self.world_size} ranks ({self.ranks_before} before), level {manifest.run['level']}"

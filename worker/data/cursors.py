@@ -20,8 +20,9 @@ the checkpoint has them once the loop begins.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
@@ -93,6 +94,8 @@ class Pass:
     """Whether it began in an epoch of the run before: an iterator that is kept."""
     skipped: bool = False
     """Whether it was over before the script started again, so that it gives nothing."""
+    place: tuple[int, int] = (0, 0)
+    """What was committed as it began."""
 
 
 class Account:
@@ -104,6 +107,9 @@ class Account:
         """Where the checkpoint that the run went on from has its loaders."""
         self.over: dict[str, int] = {}
         """Of each loader: outermost passes that are over in this epoch of the run."""
+        self._looks: dict[str, list[int]] = {}
+        """Numbers of those that were left with nothing committed in them, as `next(iter(loader))`: given again."""
+        self._kept_looks: dict[str, list[int]] = {}
         self._skips: dict[str, int] = {}
         self._trained: set[str] = set()
         """Loaders of which a pass is over in which a step was taken."""
@@ -147,7 +153,8 @@ class Account:
             self.settled = True
         if begun.outermost and self._skips.get(loader, 0):
             self._skips[loader] -= 1
-            begun.skipped = True
+            begun.skipped = self.over.get(loader, 0) not in self._kept_looks.get(loader, ())
+        begun.place = (self.cursors[loader].epoch, self.cursors[loader].position)
         self._passes.append(begun)
         return begun
 
@@ -235,7 +242,9 @@ class Account:
             if going.trained:
                 self._trained.add(going.loader)
             if going.outermost and over and not going.earlier:
-                self.over[going.loader] = self.over.get(going.loader, 0) + 1
+                number = self.over[going.loader] = self.over.get(going.loader, 0) + 1
+                if not (exhausted or going.trained or going.skipped) and going.place == (cursor.epoch, cursor.position):
+                    self._looks.setdefault(going.loader, []).append(number - 1)
 
     def close(self) -> None:
         """No step follows: what was handed out and not committed was not trained on."""
@@ -245,6 +254,7 @@ class Account:
     def next_epoch(self) -> None:
         """An epoch of the run is over, or its passes need not be told apart."""
         self.over.clear()
+        self._looks, self._kept_looks = {}, {}
         self._skips.clear()
         for going in self._passes:
             going.earlier = True
@@ -275,13 +285,14 @@ class Account:
         self.behind = self.behind and not over_epochs
         if over_epochs and self.rehearsed is None:
             self.rehearsed = [name for name in self.over if self.cursors[name].evaluates or name not in self._trained]
-            self.over = {name: count for name, count in self.over.items() if name not in self.rehearsed}
+            for name in self.rehearsed:
+                del self.over[name]
+                self._looks.pop(name, None)
         self.alone = None
         if self._aside:
             self._passes = [going for going in self._passes if going.loader not in self._aside]
-            self._open.clear()
-            self.over.clear()
-            self.committed.clear()
+            for here in (self._open, self.over, self._looks, self.committed):
+                here.clear()
             for loader, place in self._aside.items():
                 self.cursors[loader].held.clear()
                 self.cursors[loader].at_end = False
@@ -289,9 +300,14 @@ class Account:
             self._aside.clear()
         self.rehearses = False
 
-    def go_on(self, places: dict[str, list[int]], rehearsed: list[str] | None) -> None:
-        """A start goes on from a checkpoint with these."""
-        self.kept, self.rehearsed, self.rehearses = dict(places), rehearsed, rehearsed is not None
+    def passed(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the places."""
+        return {"rehearsed": self.rehearsed, "looks": self._kept_looks | self._looks}
+
+    def go_on(self, places: dict[str, list[int]], passed: Mapping[str, Any]) -> None:
+        """A start goes on from a checkpoint with these. passed: as the method gives it, or of an earlier version."""
+        self.kept, self._kept_looks, self.rehearsed = dict(places), passed.get("looks", {}), passed.get("rehearsed")
+        self.rehearses = self.rehearsed is not None
 
     def place(self, loader: str) -> tuple[int, int]:
         """Epoch and position of the next batch of the run, whatever a rehearsal is doing."""

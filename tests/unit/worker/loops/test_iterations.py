@@ -269,3 +269,37 @@ def test_a_model_of_lazy_layers_gets_its_shapes_in_the_loop(tmp_path: Path) -> N
             net(batch)
             run.step()
     assert net.weight.shape == (1, 1)
+
+
+def looked_and_trained(path: Path, until: int) -> list[str]:
+    """As of the DDP tutorial's trainer, which looks at a batch for its size before it loops over all."""
+    net, optimizer = net_and_optimizer()
+    run = Run(path, every=Every(steps=1, seconds=None), model=net, optimizer=optimizer)
+    loader = run.loader(DataLoader(TensorDataset(torch.arange(12.0)), batch_size=2))
+    held_out = run.loader(DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2), train=False)
+    seen = []
+    for epoch in run.epochs(2):
+        (first,) = next(iter(loader))
+        assert len(first) == 2
+        for (batch,) in loader:
+            seen.append(f"{epoch} {batch.tolist()}")
+            run.step()
+            run._persistence.wait()
+            if len(seen) == until:
+                return seen
+        for (batch,) in held_out:
+            seen.append(f"{epoch} held out {batch.tolist()}")
+            if len(seen) == until:
+                run._persistence.wait()
+                return seen
+    return seen
+
+
+def test_a_look_at_a_batch_before_the_loop_is_given_again_where_a_start_goes_on(tmp_path: Path) -> None:
+    whole = looked_and_trained(tmp_path / "whole", 0)
+    assert len(whole) == 2 * (6 + 3)
+    for kill in (1, 3, 7, 8, 12, 17):
+        directory = tmp_path / str(kill)
+        seen = looked_and_trained(directory, kill) + looked_and_trained(directory, 0)
+        assert list(dict.fromkeys(seen)) == whole
+        assert sum("held out" not in line for line in seen) <= 2 * 6 + 1
