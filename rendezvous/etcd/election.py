@@ -9,7 +9,7 @@ from .client import EtcdClient
 from .errors import EtcdCompacted, EtcdWatchLost
 from .keys import EtcdKeys
 from .leases import Leases
-from .ops import Compare, Item, Outcome, Put, Read, is_absent
+from .ops import Compare, Found, Item, Outcome, Put, Read, is_absent
 
 
 class Election:
@@ -25,8 +25,9 @@ class Election:
         """The condition that the term with this epoch has not ended."""
         return Compare(self._key, "create_revision", "=", epoch)
 
-    def campaign(self, node: str, deadline: float) -> int | None:
-        """Block until the node leads; returns the epoch of its term. None at the deadline."""
+    def campaign(self, node: str, deadline: float, seen: Found | None = None) -> int | None:
+        """Block until the node leads; returns the epoch of its term. None at the deadline. `seen`: what was found at
+        the leader key before; read here if it is not given."""
         me = node.encode("utf-8", "surrogateescape")
 
         def claim() -> tuple[Outcome, int]:
@@ -36,7 +37,8 @@ class Election:
 
         while True:
             # Read first: servers write a transaction with puts to their disks also if its compares fail.
-            leaders, lease = self._client.read(Read(self._key)), self._leases.node(self._client, node)
+            leaders, seen = seen or self._client.read(Read(self._key)), None
+            lease = self._leases.node(self._client, node)
             if not leaders.items:
                 done, lease = self._leases.with_leases(node, claim)
                 if done.succeeded:

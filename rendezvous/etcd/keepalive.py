@@ -32,6 +32,8 @@ class Keepalive:
         """The newest version that any session has received; None: no session waits for announcements."""
         self._found: int | None = None
         """The newest version, if it was read since the last heartbeat."""
+        self.announced = 0
+        """The newest version that was read beside the node's key."""
 
     def alive(self, nodes: Sequence[str], leased: set[str]) -> dict[str, int]:
         """Those of `nodes` that are alive, given the ones that have a lease now: a node without one stays alive for
@@ -44,10 +46,18 @@ class Keepalive:
         """A session waits for announcements; `version` is the newest that it has received."""
         self._newest = max(version, self._newest or 0)
 
+    def has_key(self, node: str, lease: int) -> bool:
+        """Whether the node's key was last found, or written, with this lease."""
+        return self._verified.get(node, (0, 0.0))[0] == lease
+
     def published(self, node: str, lease: int, version: int) -> None:
-        """The node's key was written with this lease, while `version` was the newest."""
+        """The node's key was found, or written, with this lease, while `version` was the newest."""
         self._verified[node] = lease, time.monotonic()
-        self._found = version
+        self._found = self.announced = version
+
+    def forget_key(self, node: str) -> None:
+        """The node's key may be gone: the next record is written with it."""
+        self._verified.pop(node, None)
 
     def renew(self, client: EtcdClient, keys: EtcdKeys, node: str) -> int:
         """Renew the node's lease, and the job's when due; returns the newest version known. Raises EtcdLeaseGone if the

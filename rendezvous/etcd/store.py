@@ -23,7 +23,7 @@ from .errors import EtcdNoSpace, EtcdRefused
 from .keepalive import CONFIRM_FRACTION, Keepalive
 from .keys import PREFIX, EtcdKeys
 from .leases import Leases
-from .ops import Compare, Delete, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
+from .ops import Compare, Delete, Found, Op, Outcome, Put, Read, holds, is_absent, is_unchanged
 from .watch_cache import NewestAnnouncement, NodeRecords, Values, WatchCache, newest_record, parse_version
 
 KEEP_VERSIONS = 64
@@ -61,6 +61,8 @@ class _Shared:
         self.keepalive = Keepalive(self.leases, location.lease_s)
         self.newest_record: int | None = None
         """The revision of the newest record, as of the last reading of the heartbeats."""
+        self.leader: tuple[bytes, Found] | None = None
+        """A leader key, and what was found there as this node joined, until it campaigns."""
 
 
 class EtcdStore:
@@ -95,20 +97,25 @@ class EtcdStore:
     # -- the job's record --------------------------------------------------------------------------------------------
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
-        key = self._keys.job
+        key, leader = self._keys.job, self._keys.leader
 
         def write() -> Outcome:
             put = Put(key, value, self._shared.leases.job(self._client))
             return self._txn([holds(key, over) if over else is_absent(key)], [put], [Read(key)])
 
         with self._refusals_as_outage():
+            if not over:  # servers write a transaction with puts to their disks also if its compares fail
+                there = self._txn([], [Read(key), Read(leader)])
+                self._shared.leader = leader, there.found[1]
+                if stored := _value(there, 0):
+                    return stored
             done = self._shared.leases.with_leases("", write)
         return value if done.succeeded else _value(done, 0)
 
     def use_incarnation(self, number: int) -> None:
         self._incarnation = number
         self._keys = self._shared.keys.for_incarnation(number)
-        self._announcement = NewestAnnouncement(self._keys)
+        self._announcement = NewestAnnouncement(self._keys, lambda: self._shared.keepalive.announced)
         self._round_watch = WatchCache(self._client, self._announcement)
         self._node_records = NodeRecords(self._keys)
         self._node_watch = WatchCache(self._client, self._node_records)
@@ -118,19 +125,27 @@ class EtcdStore:
 
     def publish_node(self, node: str, value: bytes) -> None:
         key = self._keys.record(node)
-        leases, written = self._shared.leases, self._shared.written
+        leases, written, keepalive = self._shared.leases, self._shared.written, self._shared.keepalive
 
         def publish() -> Outcome:
             put, lease = Put(key, value, leases.job(self._client)), leases.node(self._client, node)
-            then: list[Op] = [put, Put(self._keys.live(node), b"", lease), Read(self._keys.newest_round)]
-            done = self._txn([is_unchanged(key, written.get(key, 0))], then, [Read(key)])
+            compares = [is_unchanged(key, written.get(key, 0))]
+            then: list[Op] = [put, Read(self._keys.newest_round)]
+            if keepalive.has_key(node, lease):  # a change less for the servers to write, and for the coordinator
+                compares.append(Compare(self._keys.live(node), "lease", "=", lease))
+            else:
+                then.append(Put(self._keys.live(node), b"", lease))
+            done = self._txn(compares, then, [Read(key)])
             if done.succeeded:
-                self._shared.keepalive.published(node, lease, self._newest_version(done, 0))
+                keepalive.published(node, lease, self._newest_version(done, 0))
+            else:
+                keepalive.forget_key(node)
             return done
 
         with self._refusals_as_outage():
             while not (done := leases.with_leases(node, publish)).succeeded:
-                # An earlier attempt, of this record or of one before it, was applied though its answer was lost.
+                # An earlier attempt, of this record or of one before it, was applied though its answer was lost; or
+                # another program has deleted the node's key.
                 items = done.found[0].items
                 written[key] = items[0].mod_revision if items else 0
                 if items and items[0].value == value:
@@ -164,7 +179,9 @@ class EtcdStore:
 
     def lead(self, node: str, timeout_s: float) -> int | None:
         with self._refusals_as_outage():
-            return self._election.campaign(node, time.monotonic() + timeout_s)
+            known, self._shared.leader = self._shared.leader, None
+            seen = known[1] if known is not None and known[0] == self._keys.leader else None
+            return self._election.campaign(node, time.monotonic() + timeout_s, seen)
 
     def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
         with self._refusals_as_outage():

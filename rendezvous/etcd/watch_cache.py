@@ -121,13 +121,29 @@ class NewestAnnouncement:
 
     gather_s = 0.0
 
-    def __init__(self, keys: EtcdKeys) -> None:
+    def __init__(self, keys: EtcdKeys, named: Callable[[], int]) -> None:
+        """`named`: the newest version that this node has been told of; 0: none. It is looked for first."""
         self._keys = keys
+        self._named = named
         self.watched = keys.rounds_prefix
         self.version = 0
         self.value = b""
 
     def read(self, client: EtcdClient) -> int:
+        return self._read_named(client, self._named()) or self._read_newest(client)
+
+    def _read_named(self, client: EtcdClient, version: int) -> int:
+        """As `read`, with one request, if this version is the newest; else 0."""
+        if version <= self.version:
+            return 0
+        done = client.txn([], [Read(self._keys.newest_round), Read(self._keys.round(version))], repeatable=True)
+        newest, announced = (found.items for found in done.found)
+        if not (newest and announced) or parse_version(self._keys, newest[0].value) != version:
+            return 0
+        self.version, self.value = version, announced[0].value
+        return done.revision
+
+    def _read_newest(self, client: EtcdClient) -> int:
         while True:
             found = client.read(Read(self._keys.newest_round))
             version = parse_version(self._keys, found.items[0].value) if found.items else 0

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from elastic_agent.rendezvous.etcd.ops import Read
+from elastic_agent.rendezvous.etcd.keys import EtcdKeys
+from elastic_agent.rendezvous.etcd.ops import Delete, Read
 from elastic_agent.rendezvous.etcd.store import Location, open_etcd
 from support.etcd_servers import VERSIONS, Servers, serving
 from support.harness import Cluster
@@ -94,9 +95,9 @@ def rest_a_job(servers: Servers, folder: Path) -> None:
         assert [node.wait() for node in nodes] == [0, 0, 0]
 
 
-def test_a_node_that_joins_costs_three_writes(servers: Servers) -> None:
-    """Its lease and its record, and the job's lease if it is the first: the others renew that. Its key needs no look at
-    the first heartbeat, as the record was written with it."""
+def test_a_node_that_joins_costs_two_writes(servers: Servers) -> None:
+    """Its lease and its record, and the job's lease and record if it is the first: the others renew the one, and read
+    the other. Its key needs no look at the first heartbeat, as the record was written with it."""
     place = Location(f"join {uuid.uuid4()}", lease_s=60.0)
     spent = []
     for name in ("a", "b"):
@@ -106,7 +107,50 @@ def test_a_node_that_joins_costs_three_writes(servers: Servers) -> None:
             store.publish_node(name, b"record")
             store.beat(name, 1)
             spent.append(proposals(servers) - before)
-    assert spent == [4, 3]
+    assert spent == [4, 2]
+
+
+def test_a_node_that_joins_asks_three_times_for_keys(servers: Servers) -> None:
+    """For the job's record and the leader; as it writes its own, for the newest version; and for that one."""
+    place = Location(f"asked {uuid.uuid4()}", lease_s=60.0)
+    with closing(open_etcd(servers.endpoints, place)) as first:
+        first.write_job(b"job")
+        epoch = lead(first, "a")
+        first.announce(1, b"round", epoch)
+        before = asked(servers)
+        with closing(open_etcd(servers.endpoints, place)) as store:
+            assert store.write_job(b"another") == b"job"
+            store.publish_node("b", b"record")
+            store.beat("b", 1)
+            assert store.wait_round(0, 10.0) == (1, b"round")
+            assert store.lead("b", 1.0) is None
+        assert asked(servers) - before == 3
+
+
+def asked(servers: Servers) -> int:
+    """Requests for keys that the servers have taken: reads, puts, deletions and transactions; not watches."""
+    return servers.counted(r"grpc_server_started_total\{[^}]*etcdserverpb\.KV[^}]*\}")
+
+
+def test_a_further_record_changes_one_key(servers: Servers) -> None:
+    """The node's key is written with its first record, and again only where it is gone: each change that follows costs
+    the servers a write, and the coordinator an answer."""
+    place = Location(f"records {uuid.uuid4()}", lease_s=60.0)
+    with closing(open_etcd(servers.endpoints, place)) as store, closing(servers.client()) as client:
+        keys = EtcdKeys(place.prefix, place.run_id)
+        with closing(client.watch(keys.nodes_prefix, prefix=True)) as watch:
+
+            def changed(record: bytes) -> list[bytes]:
+                store.publish_node("a", record)
+                return sorted(change.item.key for change in watch.wait(10.0))
+
+            both = sorted((keys.record("a"), keys.live("a")))
+            assert changed(b"first") == both
+            assert changed(b"second") == [keys.record("a")]
+            client.delete(Delete(keys.live("a")))
+            watch.wait(10.0)
+            assert changed(b"third") == both
+            assert changed(b"fourth") == [keys.record("a")]
 
 
 def test_a_stream_that_waits_wakes_nobody(servers: Servers) -> None:
