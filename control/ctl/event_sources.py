@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from ..event_lines import events_in, files_of_events, normal
 from . import views
 from .call import Message
 from .causes import starts
 from .find import Agent
 from .printing import say
-from .story import normal
 
 
 def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[Message]:
@@ -23,10 +23,8 @@ def events(files: Sequence[str], agents: Callable[[], Sequence[Agent]]) -> list[
         if not files:
             return views.events_kept_by(agents())
         # What matches `events-*` may be named beside the file for which it was put aside.
-        each_once = {os.path.realpath(each): each for path in files for each in views.files_of_events(path)}
-        return [
-            event for path in each_once.values() for event in views.events_in(path, lambda line: say(line, err=True))
-        ]
+        each_once = {os.path.realpath(each): each for path in files for each in files_of_events(path)}
+        return [event for path in each_once.values() for event in events_in(path, lambda line: say(line, err=True))]
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -5,17 +5,14 @@ Events are those of a control socket, or lines of the file that ELASTIC_AGENT_EV
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from ...rendezvous.text import count, duration
+from ..event_lines import Event, normal
 from .causes import Account, accounts_of, by_id, by_wall_clock, causes_of, in_order, stages_of, starts
 
-Event = Mapping[str, Any]
 FAILED = "failed"
 """The outcome of a job that had no restart left, or may have none."""
 
@@ -72,53 +69,6 @@ class Story:
         if later is None or later.began_s is None or round_.ended_s is None:
             return None
         return max(0.0, later.began_s - round_.ended_s)
-
-
-_TEXTS = frozenset(["because", "cause", "charged", "happened", "id", "kind", "name", "node", "phase", "stage", "what"])
-_NUMBERS = frozenset(
-    ("at_s", "exit_code", "length_s", "missed", "nproc", "number", "round", "time_s", "took_s", "version", "wall_s",
-     "workers")
-)  # fmt: skip
-_PARTS = {"ended": {"round", "kind", "because"}, "lost": {"round", "kind", "length_s"}, "members": {"node", "name"}}
-"""What an event has within it, or None instead, and what each of these must have."""
-
-
-def is_as_written(event: Event) -> bool:
-    """Whether the values of an event are of the kinds that an agent writes, as far as a story or a page reads them."""
-    return all(_fits(_in_file(name), value) for name, value in event.items())
-
-
-def _fits(name: str, value: object) -> bool:
-    if name in _TEXTS:
-        return isinstance(value, str)
-    if name in _NUMBERS:
-        return _is_number(value)
-    if name == "buckets":
-        return isinstance(value, dict) and all(map(_is_number, value.values()))
-    if name not in _PARTS or (value is None and name != "lost"):
-        return True
-    parts = value if isinstance(value, list) and name != "ended" else [value]
-    return all(isinstance(each, dict) and is_as_written(each) and _PARTS[name] <= each.keys() for each in parts)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-@lru_cache(maxsize=256)
-def _in_file(name: str) -> str:
-    return re.sub(r"([A-Z])", lambda letter: f"_{letter[1].lower()}", name)
-
-
-def normal(event: Event) -> dict[str, Any]:
-    """Names as the events file has them, whichever way the event came."""
-    made = {_in_file(name): value for name, value in event.items()}
-    if made.get("what") == "announced" and "happened" not in made:
-        made["round"] = made.pop("number", 0)  # a line of the file
-    made["members"] = [normal(member) for member in made.get("members") or ()]
-    if made.get("ended"):
-        made["ended"] = normal(made["ended"])
-    return made
 
 
 def stories_of(events: Iterable[Event], now: Mapping[bool, float] | None = None) -> list[Story]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
-import os
 import re
 import select
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...rendezvous.text import duration
@@ -15,7 +13,6 @@ from .asking import ask_all, begin, call, call_brief
 from .call import AgentUnreachable, CallRefused, Message
 from .causes import Account, as_account
 from .find import Agent
-from .story import is_as_written
 
 MIB = 1 << 20
 
@@ -138,56 +135,3 @@ def events_kept_by(found: Sequence[Agent]) -> list[Message]:
     if not asked:
         raise AgentUnreachable(silent[0])
     return [*streams(asked, "Events"), *map(as_account, accounts)]
-
-
-_NEEDED = {
-    "event": ("phase", "round", "because"),
-    "announced": ("phase", "because"),
-    "concluded": ("because",),
-    "stage": ("stage", "round", "took_s"),
-    "goodput": ("wall_s", "workers", "measured", "buckets", "lost"),
-}
-"""Keys without which a line of such a kind says nothing."""
-
-
-def events_of(path: str, note: Callable[[str], None] = lambda line: None) -> list[Message]:
-    """The events of a file, and of those that were put aside for it, the oldest first. What a host that lost its power
-    left of a line, or in its place, is left out, and `note` is told where that is not the end of a file; raises
-    ValueError, in one line, for a file without any event in it that is not empty."""
-    return [event for each in files_of_events(path) for event in events_in(each, note)]
-
-
-def files_of_events(path: str) -> list[str]:
-    """A file of events behind those that were put aside for it, the oldest first."""
-    folder, name = os.path.split(os.path.abspath(path))
-    numbers = [each[len(name) + 1 :] for each in os.listdir(folder) if each.startswith(f"{name}.")]
-    aside = sorted(int(number) for number in numbers if number.isdecimal() and number.isascii())
-    return [*(f"{path}.{number}" for number in aside), path]
-
-
-def events_in(path: str, note: Callable[[str], None]) -> list[Message]:
-    """As `events_of`, of one file alone."""
-    found, broken = [], []
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                found.append(_event_in(line))
-            except (ValueError, KeyError, TypeError):
-                if line.endswith("\n"):
-                    broken.append(number)
-    if broken and not found:
-        raise ValueError(f"{path}: line {broken[0]} is no event of an agent")
-    if broken:
-        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        note(f"{path}: line {broken[0]}{more} left out: no event of an agent, or damaged")
-    return found
-
-
-def _event_in(line: str) -> Message:
-    """Raises ValueError, KeyError and TypeError where there is none."""
-    event = json.loads(line)
-    needed = _NEEDED.get(event["what"], ())
-    at_s = event.get("at_s", event.get("atS"))
-    if "node" not in event or at_s is None or not all(key in event for key in needed) or not is_as_written(event):
-        raise ValueError(line)
-    return {**event, "at_s": at_s}

@@ -180,7 +180,7 @@ def of_events(path: str) -> tuple[int, float]:
     """(failures, seconds) of the agent's file of events and those put aside for it: rounds that failed or lost a node,
     and from the first event to the last of each start. Raises UsageError."""
     from ..ctl.causes import starts  # here: a program that watches for weeks needs none of it
-    from ..ctl.views import files_of_events
+    from ..event_lines import files_of_events
 
     events: list[dict[str, Any]] = []
     for each in files_of_events(path):

@@ -19,17 +19,10 @@ from elastic_agent.rendezvous.etcd.errors import EtcdClosed, EtcdCompacted, Etcd
 from elastic_agent.rendezvous.etcd.ops import Compare, Delete, Found, Put, Read, holds, is_absent, is_unchanged
 from elastic_agent.rendezvous.etcd.streams import LongStream
 from elastic_agent.rendezvous.store import StoreError
-from support.etcd_servers import VERSIONS, Servers, serving
+from support.etcd_servers import Servers, serving
 
 BOUND_S = 30.0
 """What must happen at once may take this long on a busy host."""
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """One server."""
-    with serving(request.param, tmp_path_factory.mktemp("etcd")) as servers:
-        yield servers
 
 
 @pytest.fixture

@@ -18,19 +18,12 @@ from elastic_agent.rendezvous.etcd.ops import Delete, Put
 from elastic_agent.rendezvous.etcd.store import EtcdStore, Location, open_etcd
 from elastic_agent.rendezvous.etcd.watch_cache import GATHER_S
 from elastic_agent.rendezvous.store import StoreUnreachable
-from support.etcd_servers import VERSIONS, Servers, serving
+from support.etcd_servers import Servers
 
 BOUND_S = 30.0
 """What must happen at once may take this long on a busy host."""
 KEYS = EtcdKeys(PREFIX, "large")
 NODES = [f"n{number:03}" for number in range(FEW_NODES + 1)]
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """One server."""
-    with serving(request.param, tmp_path_factory.mktemp("etcd")) as servers:
-        yield servers
 
 
 @pytest.fixture

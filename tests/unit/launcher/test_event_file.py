@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 
 from elastic_agent.agent.lifecycle.state import Phase, Verdict
 from elastic_agent.agent.report import AgentEvent
-from elastic_agent.control.ctl.views import events_of
 from elastic_agent.control.decisions.watches import Change
+from elastic_agent.control.event_lines import events_in, files_of_events
 from elastic_agent.control.service.messages import Goodput, SpentTime
 from elastic_agent.control.stream import VERSION, Alarm, Checkpoint, Deadline, Entry, Stage
 from elastic_agent.launcher.reporting.event_file import KEPT_ASIDE, WAITING_MAX, EventFile
@@ -31,6 +32,11 @@ FAILURE = WorkerFailure("here:7", "here", 0, 0, 9, 3)
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events_of(path: Path, note: Callable[[str], None] = lambda line: None) -> list[dict[str, Any]]:
+    """As a reader has them: of the file, and of those that were put aside for it."""
+    return [event for each in files_of_events(str(path)) for event in events_in(each, note)]
 
 
 def agent(folder: Path, script: str, *flags: str, events: str) -> subprocess.CompletedProcess[str]:
@@ -168,7 +174,7 @@ def test_a_large_file_is_put_aside_and_the_oldest_go(tmp_path: Path) -> None:
     rounds = [line["round"] for each in [*aside, path] for line in lines(each)]
     assert rounds == list(range(rounds[0], 200))
     assert all(each.stat().st_size < 5000 for each in aside)
-    assert events_of(str(path))[0]["round"] == rounds[0]
+    assert events_of(path)[0]["round"] == rounds[0]
 
 
 def test_a_line_that_a_lost_host_left_half_written_takes_no_other_along(tmp_path: Path) -> None:
@@ -186,11 +192,11 @@ def test_a_line_that_a_lost_host_left_half_written_takes_no_other_along(tmp_path
     file.record(moved(3, "every place is taken"))
     file.close()
     told: list[str] = []
-    assert [event["round"] for event in events_of(str(path), told.append)] == [1, 2, 3]
+    assert [event["round"] for event in events_of(path, told.append)] == [1, 2, 3]
     assert told == [f"{path}: line 2 and 1 more left out: no event of an agent, or damaged"]
     path.write_text('{"what": "concluded"}\nnull\n')
     with pytest.raises(ValueError, match="line 1 is no event of an agent"):
-        events_of(str(path))
+        events_of(path)
 
 
 def test_a_full_disk_takes_the_oldest_file_aside_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
