@@ -1,8 +1,9 @@
-"""One measurement: so many participants join, rest, restart after a failure, and re-form after a death."""
+"""One measurement: so many participants join, rest, restart after failures, and re-form after a death."""
 
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from .children import Answer, Child, ask, etcd_server, shares, start
 
 Figures = dict[str, float]
 """By name; names end in their unit."""
+RESTARTS, BETWEEN_S = 5, 1.0
+"""Restarts, of whose figures the medians are reported, and how long after one the next failure comes: the records of
+the round that has just begun have arrived."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +121,26 @@ def _ours(host: Child, crowds: list[Child], spent: Spent, guests: int, setting: 
     still = spent.now()
     rest_s = still["at"] - rested["at"]
     found |= {f"steady_{name}": value / rest_s for name, value in _between(rested, still, guests).items()}
-    ask(crowds[:1], "fail")
-    failed = ask(everybody, "arrived", 2)
+    found |= _restarts(everybody, crowds[0], spent, guests)
     restarted = spent.now()
-    found |= _named("restart", _between(still, restarted, guests)) | {"restart_s": _last(failed) - still["at"]}
     ask(crowds[-1:], "die")
     died_at = time.monotonic()
-    reformed = ask(everybody, "arrived", 3)
+    reformed = ask(everybody, "arrived", 2 + RESTARTS)
     found |= _named("death", _between(restarted, spent.now(), guests))
     found["death_s"] = _last(reformed) - died_at - lease_s
     return found
+
+
+def _restarts(everybody: Sequence[Child], failing: Child, spent: Spent, guests: int) -> Figures:
+    every = []
+    for number in range(2, 2 + RESTARTS):
+        before = spent.now()
+        ask([failing], "fail")
+        failed = ask(everybody, "arrived", number)
+        between = _between(before, spent.now(), guests)
+        every.append(_named("restart", between) | {"restart_s": _last(failed) - before["at"]})
+        time.sleep(BETWEEN_S)
+    return {name: statistics.median(each[name] for each in every) for name in every[0]}
 
 
 def _last(answers: Sequence[Answer]) -> float:
