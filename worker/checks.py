@@ -19,6 +19,7 @@ from .data.order import VERSION as ORDER_VERSION
 from .errors import Misused, NotResumable, WrongState
 from .frameworks.fsdp1 import adapted
 from .loop.log import RunLog
+from .values import large_apart
 from .world import World
 
 _WRAPPERS = {"module.": "DistributedDataParallel or DataParallel", "_orig_mod.": "torch.compile"}
@@ -78,10 +79,16 @@ def load_all(things: Mapping[str, Any], states: Mapping[str, Any], where: str) -
 
 def frozen_in(states: Mapping[str, Any]) -> dict[str, str]:
     """Of each model, for each parameter in turn 1 where it does not require gradients, else 0."""
-    models = {name: thing for name, thing in states.items() if isinstance(thing, nn.Module)}
     return {
-        name: "".join(str(int(not each.requires_grad)) for each in thing.parameters()) for name, thing in models.items()
+        name: "".join(str(int(not each.requires_grad)) for each in model.parameters())
+        for name, model in _models(states).items()
     }
+
+
+def _models(things: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """Those that are models, also where a framework has wrapped them."""
+    held = {name: getattr(thing, "unwrapped", thing) for name, thing in things.items()}
+    return {name: thing for name, thing in held.items() if isinstance(thing, nn.Module)}
 
 
 def set_frozen(things: Mapping[str, Any], kept: Mapping[str, str], where: str, log: RunLog) -> None:
@@ -92,7 +99,7 @@ def set_frozen(things: Mapping[str, Any], kept: Mapping[str, str], where: str, l
         before = kept.get(name, now)  # a checkpoint of an earlier version has none
         if before == now or len(before) != len(now):
             continue
-        for each, frozen, other in zip(things[name].parameters(), before, now, strict=True):
+        for each, frozen, other in zip(_models(things)[name].parameters(), before, now, strict=True):
             if frozen != other:
                 each.requires_grad_(frozen == "0")
         log.info(
@@ -171,7 +178,7 @@ def check_replicas(things: Mapping[str, Any], world: World, log: Callable[[str],
     parameters differ. Raises NotResumable where the tensors do, as those of a pipeline's stages."""
     if world.size == 1:
         return
-    models = {name: thing for name, thing in things.items() if isinstance(thing, nn.Module) and _is_made(thing)}
+    models = {name: model for name, model in _models(things).items() if _is_made(model)}
     said: set[str] = set()
     told = world.gather({name: [_shapes(net), _sample(net)] for name, net in models.items()})
     for rank, of_rank in enumerate(told):
@@ -188,8 +195,15 @@ def check_replicas(things: Mapping[str, Any], world: World, log: Callable[[str],
                 said.add(name)
                 log(
                     f"{name!r} has other parameters on rank {rank} than on rank 0, and a start gives all ranks those "
-                    "of rank 0: keep them the same, as DistributedDataParallel does, or shard them by fully_shard"
+                    "of rank 0: keep them the same, as DistributedDataParallel does of those that require gradients as "
+                    "it is made, or shard them by fully_shard"
                 )
+    for name, rank in large_apart(things, world).items():
+        if not world.rank:
+            log(
+                f"{name!r} of rank {rank} is not that of rank 0, and too large to be kept for each: a start gives all "
+                "ranks that of rank 0"
+            )
 
 
 def _is_made(net: nn.Module) -> bool:

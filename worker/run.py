@@ -44,7 +44,7 @@ from .schedule import Every, Exchanges, Timetable, checked
 from .shards.conditions import accept
 from .shards.digest import digest
 from .shards.sharding import Sharding
-from .values import Vars, kept_of
+from .values import OWN, Vars, kept_of, own_parts, with_own
 from .world import World
 
 _VARS, _STREAMS, _METRICS = "run.vars", "run.streams", "run.metrics"
@@ -354,7 +354,6 @@ class Run(Body):
         self._enter()
         began_s = monotonic()
         label = next((text for text in self._world.gather(label) if text), "")
-        variables = kept_of(self.vars, self._world, self.log)
         # Of two checkpoints of one place that differ in `asked`, both are kept.
         run: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch, "began": self._began, "asked": self._asked}
         run |= {"world_size": self.world_size, "means": self._reductions.means(), **self.account.passed()}
@@ -364,8 +363,9 @@ class Run(Body):
         run |= {"loaders": known | {name: loader.identity() for name, loader in self._loaders.items()}}
         snapshot = Snapshot(self.steps, self.account.places(), run, self._ledger.head(), self._ledger.to_bytes(), label)
         states = {name: thing.state_dict() for name, thing in self._states.items()}
-        states[_VARS], states[_METRICS] = variables, self._reductions.metrics()
-        states[_STREAMS] = self._streams | {name: loader.stream_state for name, loader in self._loaders.items()}
+        states |= {OWN: own_parts(self._states, states, self._world), _METRICS: self._reductions.metrics()}
+        streams = {name: loader.stream_state for name, loader in self._loaders.items()}
+        states |= {_VARS: kept_of(self.vars, self._world, self.log), _STREAMS: self._streams | streams}
         self._persistence.save(snapshot, states)
         self.log.info("checkpoint of step %d, level %s", self.steps, self.level)
         self._saved = self._reached()
@@ -384,7 +384,7 @@ class Run(Body):
         manifest, where = found.manifest, f"the checkpoint of step {found.manifest.step}"
         check_run(manifest, self.seed, where)
         accept(manifest, self._shards, where, self.log)
-        states = found.load(self._states)
+        states = with_own(found.load(self._states), self._states, self._world, where, self.log)
         check_names(set(states) - {_VARS, _STREAMS, _METRICS}, set(self._states), where)
         load_all(self._states, states, where)
         set_frozen(self._states, manifest.run.get("frozen", {}), where, self.log)

@@ -1,21 +1,28 @@
-"""Plain values and sums that a run keeps over restarts."""
+"""Plain values and sums that a run keeps over restarts, and what each rank has of its own in other states."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from .checkpoints.files import why_unreadable
-from .checkpoints.pieces import savable
-from .checkpoints.staging import Staging
+from .checkpoints.pieces import is_sharded, savable, tensors
+from .checkpoints.staging import Staging, size_of
 from .checkpoints.tensor_files import to_bytes
 from .errors import Misused
 from .loop.log import RunLog
 from .shards.digest import sum_of
 from .world import World
+
+OWN = "run.own"
+"""The name, among a checkpoint's states, of what the ranks do not share."""
+_OWN_BYTES = 4 << 20
+"""Of a state that has more of it, all ranks are given that of rank 0."""
 
 
 class Vars:
@@ -60,6 +67,79 @@ def kept_of(variables: Vars, world: World, log: RunLog) -> dict[str, Any]:
         )
     data = world.broadcast_bytes(_written(state) if not world.rank else b"", 0)
     return _read(data) if data and world.rank else state
+
+
+def own_parts(things: Mapping[str, Any], states: Mapping[str, Any], world: World) -> dict[str, list[Any]]:
+    """Collective: by the name of a state what each rank has of it, where they differ, as BatchNorm's statistics do
+    between two forward passes, or environments with a generator for each rank."""
+    if world.size == 1:
+        return {}
+    mine = {name: part for name, thing in things.items() if (part := _own_part(thing, states[name])) is not None}
+    savable(mine)  # as above
+    sums = world.gather({name: sum_of(part) for name, part in mine.items()})
+    names = [name for name in sums[0] if all(name in each for each in sums) and len({each[name] for each in sums}) > 1]
+    written = world.gather_bytes(_written({name: mine[name] for name in names})) if names else [b""]
+    by_rank = [_read(data) for data in written] if all(written) else []
+    return {name: [parts[name] for parts in by_rank] for name in names} if by_rank else {}
+
+
+def _own_part(thing: Any, state: Any) -> Any:
+    """What ranks may differ in: a model's buffers, an optimizer's settings, and all of another state; None where that
+    is large, or a framework's, which looks after it itself."""
+    if _of_framework(thing):
+        return None
+    part = state
+    if isinstance(thing, nn.Module):
+        part = {name: state[name] for name, _ in thing.named_buffers(remove_duplicate=False) if name in state}
+    elif isinstance(state, Mapping) and "param_groups" in state:
+        part = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
+    return part if size_of(part) <= _OWN_BYTES and not _is_sharded(part) else None
+
+
+def _of_framework(thing: Any) -> bool:
+    return type(thing).__module__.startswith(f"{__package__}.frameworks.")
+
+
+def _is_sharded(state: Any) -> bool:
+    return any(is_sharded(tensor) for _, tensor in tensors(state))
+
+
+def large_apart(things: Mapping[str, Any], world: World) -> dict[str, int]:
+    """Collective: states that are too large to be kept for each rank, and a rank that has another than rank 0."""
+    sums = dict[str, str]()
+    for name, thing in things.items():
+        if isinstance(thing, nn.Module) or hasattr(thing, "param_groups") or _of_framework(thing):
+            continue  # which are compared by their parameters, as far as they are
+        state = thing.state_dict()
+        if size_of(state) > _OWN_BYTES and not _is_sharded(state):
+            sums[name] = sum_of(state)
+    by_rank = world.gather(sums)
+    differ = ((rank, name) for rank, each in enumerate(by_rank) for name in each if each[name] != by_rank[0].get(name))
+    return {name: rank for rank, name in differ}
+
+
+def with_own(
+    states: dict[str, Any], things: Mapping[str, Any], world: World, where: str, log: RunLog
+) -> dict[str, Any]:
+    """The states of a checkpoint, with what this rank had of its own. where: how messages name the checkpoint."""
+    for name, by_rank in states.pop(OWN, {}).items():
+        thing, same = things.get(name), len(by_rank) == world.size
+        if name not in states or (isinstance(thing, nn.Module) and not same):
+            continue  # of other ranks' parts of a batch
+        if not same:
+            log.warning(
+                f"{where} has a state {name!r} for each of {len(by_rank)} ranks, and there are {world.size} now: each "
+                "rank goes on with its own, further ones with that of rank 0"
+            )
+        part, state = by_rank[world.rank if world.rank < len(by_rank) else 0], states[name]
+        if isinstance(thing, nn.Module):
+            state.update(part)
+        elif isinstance(state, Mapping) and "param_groups" in state:
+            for group, settings in zip(state["param_groups"], part, strict=True):
+                group.update(settings)
+        else:
+            states[name] = part
+    return states
 
 
 def _written(state: dict[str, Any]) -> bytes:
