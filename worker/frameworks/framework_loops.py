@@ -216,6 +216,10 @@ class DrivenRun(Run):
         """Keys the generators for what the script does behind the loops, in a start that finds them over as well."""
         self._key_main()
 
+    def key_loaders(self, kind: str, epoch: int) -> None:
+        """Keys the generators for what the script draws as it makes its loaders for an epoch, the same on all ranks."""
+        key_everything(key_of(self.seed, "loaders", kind, epoch))
+
     def key_batch(self, name: str) -> None:
         """Keys the generators of this process for the oldest batch that is handed out and not done."""
         if held := self.account.cursors[name].held:

@@ -68,6 +68,8 @@ class Hooks:
         self._added_up = states.Additions("an epoch", "a start within it begins with what the script makes of it")
         self._validated = states.Additions("a validation", "a start begins that anew, as no checkpoint is taken in it")
         self._numbers = {"train": 0, "val": 0}
+        self._loaded: dict[str, int] = {}
+        """In which epoch the start before made the loaders of a kind, until this one has made its own."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -110,7 +112,7 @@ class Hooks:
     def _begin_anew(self, trainer: Any) -> None:
         """Nothing of a fit before this one stays."""
         self._trainer, self._over, self._found, self._at = trainer, False, None, None
-        self._checked = False
+        self._checked, self._loaded = False, {}
 
     def _next_directory(self) -> Path:
         global _fits  # noqa: PLW0603 - one for each process
@@ -119,7 +121,7 @@ class Hooks:
 
     def loaded(self, state: dict[str, Any]) -> None:
         """What the checkpoint held; called while the run is made."""
-        self._found = state
+        self._found, self._loaded = state, dict(state.get("loaded", {}))
 
     def dumped(self) -> dict[str, Any]:
         """What `_capture` has captured."""
@@ -141,14 +143,10 @@ class Hooks:
             self._numbers[kind] += 1
             return self._run.take_over(dataloader, f"{kind}{number}", train=kind == "train")
 
-        def counted(setup_data: Any, kind: str) -> Any:
-            @functools.wraps(setup_data)
-            def setting_up() -> None:
-                self._numbers[kind] = 0
-                setup_data()
-                self._skip_exhausted(kind, fit if kind == "train" else fit.epoch_loop.val_loop)
-
-            return setting_up
+        def setting_up(kind: str) -> None:
+            self._numbers[kind] = 0
+            loops.load_data(trainer, kind, self._run, self._loaded)
+            self._skip_exhausted(kind, fit if kind == "train" else fit.epoch_loop.val_loop)
 
         def swapped(is_so: bool) -> None:
             self._swapped = is_so
@@ -162,8 +160,8 @@ class Hooks:
         connector._prepare_dataloader = prepare
         fit.on_run_end = ending  # behind all hooks of the end, which may leave other weights in the model
         loops.watch_weights(trainer, swapped)
-        fit.setup_data = counted(fit.setup_data, "train")
-        fit.epoch_loop.val_loop.setup_data = counted(fit.epoch_loop.val_loop.setup_data, "val")
+        fit.setup_data = functools.partial(setting_up, "train")
+        fit.epoch_loop.val_loop.setup_data = functools.partial(setting_up, "val")
 
     def _skip_exhausted(self, kind: str, loop: Any) -> None:
         """Where the shorter of several loaders give None until the longest is through, they do so again."""
@@ -205,7 +203,7 @@ class Hooks:
             return
         run, loop = self._run, trainer.fit_loop.epoch_loop
         ranks = found["ranks"]
-        self._restore_logged(trainer, run, ranks)
+        results.restore_logged(trainer, ranks, run.rank, run.world_size)
         files.restore(trainer, ranks[0].get("files", {}))
         for name, into in (("train", loop._results), ("val", loop.val_loop._results)):
             kept = results.merged([each[name] for each in ranks], run.rank, run.world_size)
@@ -235,7 +233,7 @@ class Hooks:
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if (found := self._found) is not None and self._run is not None:
             # It returned at once: what the script finds now, and what its next fit begins with, is as it was.
-            self._restore_logged(trainer, self._run, found["ranks"])
+            results.restore_logged(trainer, found["ranks"], self._run.rank, self._run.world_size)
             files.restore(trainer, found["ranks"][0].get("files", {}))
             states.restore_settings(trainer, found.get("settings"))
             loops.leave(trainer)
@@ -243,14 +241,6 @@ class Hooks:
             self._found = None
         if self._run is not None:
             self._run.key_end()
-
-    def _restore_logged(self, trainer: Any, run: DrivenRun, ranks: list[dict[str, Any]]) -> None:
-        """What `trainer.callback_metrics` and its like give."""
-        mine = ranks[run.rank] if len(ranks) == run.world_size else ranks[0]
-        logged = trainer._logger_connector
-        for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
-            setattr(logged, name, results.restore_values(mine[name], trainer.strategy.root_device))
-        logged._progress_bar_metrics = {name: value.item() for name, value in logged._progress_bar_metrics.items()}
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -358,24 +348,22 @@ class Hooks:
     def _capture(self) -> None:
         """On all ranks: what is theirs alone is gathered here."""
         trainer, run = self._trainer, self._started
-        loop, logged = trainer.fit_loop.epoch_loop, trainer._logger_connector
+        loop, module = trainer.fit_loop.epoch_loop, trainer.lightning_module
         mine = {"train": results.capture(loop._results), "val": results.capture(loop.val_loop._results)}
         mine["files"] = files.capture(trainer) if run.rank == 0 else {}
-        for name in ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics"):
-            mine[name] = results.capture_values(getattr(logged, name))
-        ranks = run.world.gather(mine)
-        metrics = results.capture_metrics(trainer.lightning_module, run.world)
+        ranks = run.world.gather(mine | results.capture_logged(trainer))
+        metrics = results.capture_metrics(module, run.world)
         checkpoint = states.dumped(trainer)
         self._checked = self._checked or states.check_readable(checkpoint)
         if not self._over:
             self._added_up.lacking(trainer, run, grown=True)
             loops.rewind(checkpoint, self._at is not None)
-        automatic = trainer.lightning_module.automatic_optimization
         self._dump = {
             "checkpoint": checkpoint,
             "ranks": ranks,
             "metrics": metrics,
-            "gradients": {} if automatic else states.gradients(trainer.lightning_module),
+            "gradients": {} if module.automatic_optimization else states.gradients(module),
+            "loaded": loops.loaded(trainer),
             "at": None if self._over else self._at,
             "over": self._over,
             "should_stop": bool(trainer.should_stop),

@@ -27,6 +27,40 @@ def rewind(checkpoint: dict[str, Any], validating: bool) -> None:
     progress["is_last_batch"] = False
 
 
+def load_data(trainer: Any, kind: str, run: Any, kept: dict[str, int]) -> None:
+    """Lets a loop ask the script for its loaders where it is to do so now. What the script draws for them follows from
+    the epoch. A start within a later epoch than that of the last time asks as of that one, and the next time is when it
+    would have been.
+
+    kind: "train" or "val". run: None: this `fit` has none. kept: as `loaded`, of the checkpoint; what is done is taken
+    out.
+    """
+    fit = trainer.fit_loop
+    loop, progress = fit if kind == "train" else fit.epoch_loop.val_loop, fit.epoch_progress.current
+    now = before = progress.completed
+    if kind in kept:
+        before = kept.pop(kind)
+        setattr(loop, f"_last_{kind}_dl_reload_epoch", before)
+    is_due = getattr(loop, f"_should_reload_{kind}_dl")
+    if loop._combined_loader is not None and not is_due:
+        type(loop).setup_data(loop)
+        return
+    progress.completed = now if is_due else before
+    try:
+        if run is not None:
+            run.key_loaders(kind, progress.completed)
+        type(loop).setup_data(loop)
+    finally:
+        progress.completed = now
+
+
+def loaded(trainer: Any) -> dict[str, int]:
+    """The epochs in which loops asked for their loaders last."""
+    fit = trainer.fit_loop
+    asked = {"train": fit._last_train_dl_reload_epoch, "val": fit.epoch_loop.val_loop._last_val_dl_reload_epoch}
+    return {kind: epoch for kind, epoch in asked.items() if epoch != float("-inf")}
+
+
 def trained(checkpoint: dict[str, Any]) -> bool:
     """Whether the epoch's training was over: the validation of a dumped checkpoint is behind its last batch."""
     return bool(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"])

@@ -11,6 +11,7 @@ from ..loop.reductions import gather_states, restore_states
 
 _KEPT = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 _KEPT_MORE = ("dataloader_idx", "metric_attribute")
+_LOGGED = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 Kept = dict[str, Any]
 """Of one logged name: what JSON can hold."""
 
@@ -107,6 +108,19 @@ def _follow_the_world(results: Any, restored: set[str]) -> None:
         theirs(fx, name, value, *args, **options)
 
     results.log = log
+
+
+def capture_logged(trainer: Any) -> dict[str, Any]:
+    """What `trainer.callback_metrics` and its like give."""
+    return {name: capture_values(getattr(trainer._logger_connector, name)) for name in _LOGGED}
+
+
+def restore_logged(trainer: Any, ranks: list[dict[str, Any]], rank: int, size: int) -> None:
+    """Of another number of ranks each gets what the first one had."""
+    mine, logged = ranks[rank] if len(ranks) == size else ranks[0], trainer._logger_connector
+    for name in _LOGGED:
+        setattr(logged, name, restore_values(mine[name], trainer.strategy.root_device))
+    logged._progress_bar_metrics = {name: value.item() for name, value in logged._progress_bar_metrics.items()}
 
 
 def capture_values(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""What scripts of Lightning keep on each rank, or make anew in some epochs, goes on: real Lightning, real SIGKILL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import support.resume
+from support.resume.jobs import Job, differences, play
+from support.side_environments import side_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SCRIPT = Path(support.resume.__path__[0]) / "lightning_ranks_script.py"
+IMPORTS = ["torch", "lightning.pytorch"]
+
+
+def job(path: Path, name: str, mode: str) -> Job:
+    made = Job(path, name, MODE=mode, ELASTIC_AGENT_SAVE_EVERY="1")
+    made.env["ELASTIC_AGENT_EXACT_RESUME"] = str(made.checkpoints)
+    return made
+
+
+def compared(path: Path, mode: str, ranks: int, *kills: str) -> Job:
+    """A job that was killed at these places, which saw and said what one that was not did."""
+    whole, killed = job(path, "whole", mode).life(ranks), job(path, "killed", mode)
+    for kill in kills:
+        killed.life(ranks, KILL=kill)
+    play(side_python(".frameworks"), SCRIPT, [whole, killed.life(ranks)], IMPORTS)
+    assert differences(whole, killed) == []
+    assert killed.reported() == whole.reported()
+    return killed
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_data_that_is_drawn_anew_in_every_second_epoch(tmp_path: Path, ranks: int) -> None:
+    """A start in the second of two epochs was given that one's data, the next ones in other epochs, and each rank its
+    own draws."""
+    compared(tmp_path, "drawn", ranks, "0:3", "1:4", "validated 2:1", "3:0")
