@@ -210,6 +210,7 @@ class Hooks:
             results.restore(into, kept, trainer)
         results.restore_metrics(pl_module, found["metrics"], run.world)
         states.restore_gradients(pl_module, found["gradients"])
+        states.restore_buffers(trainer, found.get("buffers", []), run.world)
         self._at, self._epoch_began = found["at"], False
 
         def put_back() -> None:
@@ -254,7 +255,7 @@ class Hooks:
         if not self._checked and loops.began(trainer):
             self._checked = states.check_readable(states.dumped(trainer))
         self._added_up.begin(trainer)
-        run.boundary(loops.between_updates(trainer))
+        run.boundary(loops.between_updates(trainer) and (lambda: states.gradients_alike(trainer, run)))
         self._begin_batch("train0")
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
@@ -308,10 +309,15 @@ class Hooks:
         may_save = not self._swapped and loops.between_updates(trainer) and loops.can_enter_validation(trainer)
         self._validated.begin(trainer)
         self._run.boundary(
-            may_save and (lambda: not self._validated.lacking(trainer, self._run)),
+            may_save and (lambda: self._can_begin_here(trainer)),
             evaluated=loop.batch_progress.current.completed,
         )
         self._begin_batch(f"val{dataloader_idx}")
+
+    def _can_begin_here(self, trainer: Any) -> bool:
+        """Collective: whether a start can go on within the validation that is going on."""
+        lacks = self._validated.lacking(trainer, self._started)
+        return states.gradients_alike(trainer, self._started) and not lacks
 
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -349,6 +355,7 @@ class Hooks:
         """On all ranks: what is theirs alone is gathered here."""
         trainer, run = self._trainer, self._started
         loop, module = trainer.fit_loop.epoch_loop, trainer.lightning_module
+        states.check_model(trainer, run)
         mine = {"train": results.capture(loop._results), "val": results.capture(loop.val_loop._results)}
         mine["files"] = files.capture(trainer) if run.rank == 0 else {}
         ranks = run.world.gather(mine | results.capture_logged(trainer))
@@ -363,6 +370,7 @@ class Hooks:
             "ranks": ranks,
             "metrics": metrics,
             "gradients": {} if module.automatic_optimization else states.gradients(module),
+            "buffers": states.own_buffers(trainer, run.world),
             "loaded": loops.loaded(trainer),
             "at": None if self._over else self._at,
             "over": self._over,

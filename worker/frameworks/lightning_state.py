@@ -9,8 +9,11 @@ from collections import deque
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
+from ..checks import check_replicas
 from ..errors import NotResumable
+from ..shards.digest import sum_of
 
 _DEEP = 3
 """How far into attributes of attributes is looked, as into a list for each loader."""
@@ -127,6 +130,52 @@ def restore_gradients(module: Any, kept: dict[str, torch.Tensor]) -> None:
     for name, held in module.named_parameters():
         if name in kept:
             held.grad = kept[name].to(held.device)
+
+
+def gradients_alike(trainer: Any, run: Any) -> bool:
+    """Collective: whether all ranks have the same, as a checkpoint has those of one. Under `no_sync` they do not."""
+    if run.world_size == 1 or trainer.lightning_module.automatic_optimization:
+        return True
+    alike = len(set(run.world.gather(sum_of(gradients(trainer.lightning_module))))) == 1
+    if not alike:
+        run.log.warning_once(
+            "the ranks keep gradients of their own from one batch to the next, as under no_sync(): a checkpoint that "
+            "is due is taken behind a batch that leaves all ranks the same"
+        )
+    return alike
+
+
+def check_model(trainer: Any, run: Any) -> None:
+    """Collective. Says where the parameters of the ranks differ, as a start gives all ranks those of one. Raises
+    NotResumable where the tensors do."""
+    check_replicas({"the model": trainer.lightning_module}, run.world, run.log.warning_once)
+
+
+def own_buffers(trainer: Any, world: Any) -> list[dict[str, torch.Tensor]]:
+    """Collective: those that the ranks do not share, by rank; none where each forward pass gives all ranks those of the
+    first. With manual optimization no pass but the first does (Lightning 2.6.6, `on_after_inner_forward`)."""
+    model, module = trainer.strategy.model, trainer.lightning_module
+    if not isinstance(model, DistributedDataParallel) or (model.broadcast_buffers and module.automatic_optimization):
+        return []
+    held = {name: each.detach().cpu() for name, each in module.named_buffers()}
+    sums = world.gather({name: sum_of(each) for name, each in held.items()})
+    own = {name: each for name, each in held.items() if any(of_rank[name] != sums[0][name] for of_rank in sums)}
+    if not any(world.gather(bool(own))):
+        return []
+    data = io.BytesIO()
+    torch.save(own, data)
+    return [torch.load(io.BytesIO(part), weights_only=True) for part in world.gather_bytes(data.getvalue())]
+
+
+def restore_buffers(trainer: Any, kept: list[dict[str, torch.Tensor]], world: Any) -> None:
+    """Another number of ranks goes on with those of the first, which all of them have."""
+    if not kept or len(kept) != world.size:
+        return
+    held = dict(trainer.lightning_module.named_buffers())
+    for name, value in kept[world.rank].items():
+        held[name].copy_(value)
+    if isinstance(trainer.strategy.model, DistributedDataParallel):
+        trainer.strategy.model.require_forward_param_sync = False  # as behind the first pass
 
 
 def settings(trainer: Any, accumulates: int) -> dict[str, Any]:

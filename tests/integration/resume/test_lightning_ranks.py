@@ -38,3 +38,15 @@ def test_data_that_is_drawn_anew_in_every_second_epoch(tmp_path: Path, ranks: in
     """A start in the second of two epochs was given that one's data, the next ones in other epochs, and each rank its
     own draws."""
     compared(tmp_path, "drawn", ranks, "0:3", "1:4", "validated 2:1", "3:0")
+
+
+def test_gradients_and_statistics_that_each_rank_has_of_its_own(tmp_path: Path) -> None:
+    """A start gave all ranks those of the first."""
+    killed = compared(tmp_path, "apart", 2, "0:4", "1:2", "validated 1:2")
+    assert "the ranks keep gradients of their own" in killed.reported()["warned", 0][0]
+
+
+def test_models_that_differ_are_warned_of(tmp_path: Path) -> None:
+    diverging = job(tmp_path, "diverging", "diverging").life(2)
+    play(side_python(".frameworks"), SCRIPT, [diverging], IMPORTS)
+    assert "'the model' has other parameters on rank 1 than on rank 0" in diverging.reported()["warned", 0][0]
