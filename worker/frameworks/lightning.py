@@ -211,6 +211,7 @@ class Hooks:
         results.restore_metrics(pl_module, found["metrics"], run.world)
         states.restore_gradients(pl_module, found["gradients"])
         states.restore_buffers(trainer, found.get("buffers", []), run.world)
+        states.restore_pruned(trainer, found.get("pruned", {}))
         self._at, self._epoch_began = found["at"], False
 
         def put_back() -> None:
@@ -371,6 +372,7 @@ class Hooks:
             "metrics": metrics,
             "gradients": {} if module.automatic_optimization else states.gradients(module),
             "buffers": states.own_buffers(trainer, run.world),
+            "pruned": states.pruned(trainer),
             "loaded": loops.loaded(trainer),
             "at": None if self._over else self._at,
             "over": self._over,

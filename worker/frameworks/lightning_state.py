@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import prune
 
 from ..checks import check_replicas
 from ..errors import NotResumable
@@ -176,6 +177,46 @@ def restore_buffers(trainer: Any, kept: list[dict[str, torch.Tensor]], world: An
         held[name].copy_(value)
     if isinstance(trainer.strategy.model, DistributedDataParallel):
         trainer.strategy.model.require_forward_param_sync = False  # as behind the first pass
+
+
+def pruned(trainer: Any) -> dict[str, Any]:
+    """What `ModelPruning` leaves out of its checkpoints: of each weight that is pruned, what it would be, and its mask;
+    and whether the first weights, to which it may go back, are the trained ones by now (2.6.6, `_copy_param`)."""
+    held = {}
+    for path, part in trainer.lightning_module.named_modules():
+        for hook in part._forward_pre_hooks.values():
+            if isinstance(hook, prune.BasePruningMethod):
+                name = hook._tensor_name
+                whole, mask = getattr(part, f"{name}_orig"), getattr(part, f"{name}_mask")
+                held[f"{path}.{name}".lstrip(".")] = [whole.detach(), mask]
+    return {"weights": held, "shared": [now.data_ptr() == first.data_ptr() for now, first in _first_weights(trainer)]}
+
+
+def restore_pruned(trainer: Any, kept: dict[str, Any]) -> None:
+    """Prunes what was pruned, once the weights are those of the checkpoint."""
+    if not kept:
+        return  # of an older version
+    for called, (whole, mask) in kept["weights"].items():
+        path, _, name = called.rpartition(".")
+        part = trainer.lightning_module.get_submodule(path)
+        if hasattr(part, f"{name}_mask"):
+            continue  # the script prunes it in each start, and its state has the mask
+        getattr(part, name).data.copy_(whole)
+        prune.custom_from_mask(part, name, mask.to(getattr(part, name).device))
+    for (now, first), shared in zip(_first_weights(trainer), kept["shared"], strict=True):
+        if shared:
+            first.data = now.data
+
+
+def _first_weights(trainer: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Weights that `ModelPruning` prunes, each with what it goes back to."""
+    found = []
+    for callback in trainer.callbacks:
+        for layer in (getattr(callback, "_original_layers", None) or {}).values():
+            for number, name in layer["names"]:
+                part = callback._parameters_to_prune[number][0]
+                found.append((getattr(part, f"{name}_orig", getattr(part, name)), getattr(layer["data"], name)))
+    return [(now, first) for now, first in found if isinstance(now, torch.Tensor) and isinstance(first, torch.Tensor)]
 
 
 def settings(trainer: Any, accumulates: int) -> dict[str, Any]:

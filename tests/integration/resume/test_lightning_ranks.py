@@ -50,3 +50,8 @@ def test_models_that_differ_are_warned_of(tmp_path: Path) -> None:
     diverging = job(tmp_path, "diverging", "diverging").life(2)
     play(side_python(".frameworks"), SCRIPT, [diverging], IMPORTS)
     assert "'the model' has other parameters on rank 1 than on rank 0" in diverging.reported()["warned", 0][0]
+
+
+def test_what_is_pruned_stays_so(tmp_path: Path) -> None:
+    """Masks are in none of Lightning's checkpoints, nor that the first weights are those that are trained."""
+    compared(tmp_path, "pruned", 1, "0:4", "1:2", "validated 1:2", "2:4")

@@ -80,6 +80,14 @@ def diverging() -> None:
     end(trainer, model)
 
 
+def pruned() -> None:
+    from lightning.pytorch.callbacks import ModelPruning  # type: ignore[import-not-found, unused-ignore]
+
+    trainer, model = trainer_of(ModelPruning("l1_unstructured", amount=0.3)), Model()
+    fit(trainer, model)
+    end(trainer, model)
+
+
 if __name__ == "__main__":
     logging.getLogger(NAME).addHandler(Tells())
     globals()[os.environ["MODE"]]()
