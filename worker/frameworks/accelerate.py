@@ -16,7 +16,8 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..errors import Misused
+from ..data.orderings import plain_batches
+from ..errors import Misused, NotResumable
 from ..schedule import Every
 from .script_loops import Placed, Prepared, Unwrapped, call_after, itself
 
@@ -39,7 +40,7 @@ def exact(
     variable says). states: what is not given to `prepare`, as for `Run`. The prepared things are kept under
     `accelerator.exact`, which has `run`, `epochs` and `close`.
 
-    Raises Misused where no directory is known.
+    Raises Misused where no directory is known; what is prepared raises NotResumable where it cannot be kept.
     """
     prepared = accelerator.exact = Prepared(directory, seed, every, states)
     accelerator.gather_for_metrics = functools.partial(_gather, accelerator, accelerator.gather_for_metrics)
@@ -115,7 +116,15 @@ def _take_what_is_prepared(accelerator: Any) -> None:
 def _placed(accelerator: Any, loader: DataLoader[Any]) -> Placed:
     from accelerate.utils import send_to_device  # type: ignore[import-not-found, unused-ignore]
 
-    placed: Placed = accelerator.exact.place(loader, lambda batch: send_to_device(batch, accelerator.device))
+    whole = None
+    if accelerator.split_batches:  # the script's batches are those over all ranks
+        if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
+            raise NotResumable(
+                "split_batches=True divides each batch of a batch sampler of the script's own among the ranks, and "
+                "here each rank is given whole ones: leave it out, and let the sampler make a rank's batches"
+            )
+        whole = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    placed: Placed = accelerator.exact.place(loader, lambda batch: send_to_device(batch, accelerator.device), whole)
     state = accelerator.gradient_state
     placed.begins, placed.ends = state._add_dataloader, state._remove_dataloader
     return placed

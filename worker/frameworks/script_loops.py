@@ -173,7 +173,7 @@ class Prepared:
     ) -> None:
         self._directory = switch.chosen(directory)
         self._seed, self._every, self._states = seed, every or Every(*switch.save_every()), dict(states)
-        self._waiting: list[DataLoader[Any]] = []
+        self._waiting: list[tuple[DataLoader[Any], int | None]] = []
         self._made: list[Loader] = []
         self._run: PreparedRun | None = None
         self.weight = 1.0
@@ -194,9 +194,11 @@ class Prepared:
                 "before the first loop, or give them by name, as exact(..., 'checkpoints', model=net)"
             )
 
-    def place(self, loader: DataLoader[Any], to_device: Callable[[Any], Any]) -> Placed:
-        """The loader that the script gets in place of its own."""
-        self._waiting.append(loader)
+    def place(
+        self, loader: DataLoader[Any], to_device: Callable[[Any], Any], global_batch: int | None = None
+    ) -> Placed:
+        """The loader that the script gets in place of its own. global_batch: as for `Run.loader`."""
+        self._waiting.append((loader, global_batch))
         return Placed(self, loader, len(self._waiting) - 1, to_device)
 
     def ready(self) -> None:
@@ -209,7 +211,8 @@ class Prepared:
         if self._run is None:
             self._run = PreparedRun(self._directory, seed=self._seed, every=self._every, **self._states)
         # In the order in which they were prepared: their names are numbers.
-        self._made += [self._run.loader(loader) for loader in self._waiting[len(self._made) :]]
+        for loader, global_batch in self._waiting[len(self._made) :]:
+            self._made.append(self._run.loader(loader, global_batch=global_batch))
         return self._run
 
     @property
@@ -265,6 +268,11 @@ class Unwrapped:
 
     def load_state_dict(self, state: Any) -> Any:
         return self._unwrap().load_state_dict(state)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The model."""
+        return self._unwrap()
 
 
 def _copied(value: Any) -> Any:

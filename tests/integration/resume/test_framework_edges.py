@@ -75,6 +75,19 @@ def test_what_a_script_loads_to_begin_with_is_not_loaded_again(python: str, tmp_
         assert killed.reported()["best", 0] == whole.reported()["best", 0]
 
 
+def test_accelerate_splits_batches_and_keeps_what_is_trained(python: str, tmp_path: Path) -> None:
+    """Batches were as many times as large as there are ranks, and a start behind the epoch in which a script lets a
+    part of the model train had it frozen. The whole has one rank, as DistributedDataParallel reduces no gradients of
+    what is frozen when it is made."""
+    whole = job(tmp_path, "whole", "accelerate_split").life()
+    killed = job(tmp_path, "killed", "accelerate_split").life(KILL="0:5").life(KILL="2:3").life()
+    two = job(tmp_path, "two", "accelerate_split").life(2, KILL="0:5").life(2)
+    play(python, SCRIPT, [whole, killed, two], ACCELERATE)
+    assert differences(whole, killed) == differences(whole, two) == []
+    assert killed.reported()["end", 3] == whole.reported()["end", 3]
+    assert two.reported()["sizes", 0] == whole.reported()["sizes", 0] == [16, 4, []]
+
+
 def test_accelerate_keeps_what_is_prepared_by_the_method_for_its_kind(python: str, tmp_path: Path) -> None:
     """`prepare_model` and its like, of which nothing was kept."""
     whole = job(tmp_path, "whole", "accelerate_apart").life()

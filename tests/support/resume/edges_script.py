@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -141,6 +142,19 @@ def accelerate_two() -> None:
     end(torch.nn.ModuleList([accelerator.unwrap_model(net), accelerator.unwrap_model(second), average]))
 
 
+def trained(framework: Any, net: Any, optimizer: Any, loader: Any, begins: Any = lambda epoch: None) -> Iterator[int]:
+    """The epochs, each once it is trained. framework: accelerate's or Fabric's. begins: called as each one begins."""
+    for epoch in framework.exact.epochs(EPOCHS):
+        begins(epoch)
+        for number, batch in enumerate(loader, loader.exact.batches_done):
+            optimizer.zero_grad()
+            framework.backward(loss_of(net, batch))
+            optimizer.step()
+            used(epoch, number, batch)
+            may_die(epoch, number)
+        yield epoch
+
+
 def accelerate_loads() -> None:
     """Begins with weights of before, and saves and would load its own state of each epoch."""
     from accelerate import Accelerator  # type: ignore[import-not-found, unused-ignore]
@@ -159,17 +173,32 @@ def accelerate_loads() -> None:
             accelerator.load_state(path)
     except Misused as refused:
         tell("refused", 0, str(refused), [], [])
-    for epoch in accelerator.exact.epochs(EPOCHS):
-        for number, batch in enumerate(loader, loader.exact.batches_done):
-            optimizer.zero_grad()
-            accelerator.backward(loss_of(net, batch))
-            optimizer.step()
-            used(epoch, number, batch)
-            may_die(epoch, number)
+    for epoch in trained(accelerator, net, optimizer, loader):
         accelerator.save_state(epochs / f"{epoch}")
     end(accelerator.unwrap_model(net))
     accelerator.load_state(epochs / "1")
     tell("best", 0, accelerator.unwrap_model(net).weight.double().sum().item(), [], [])
+
+
+def accelerate_split() -> None:
+    """The script's batches are those over all ranks; a part of the model is trained from epoch 1 on."""
+    from accelerate import Accelerator, DataLoaderConfiguration  # type: ignore[import-not-found, unused-ignore]
+
+    from elastic_agent.worker.frameworks.accelerate import exact
+
+    accelerator = exact(Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(True)), CHECKPOINTS)
+    net, optimizer = parts()
+    bias = net.bias.requires_grad_(False)
+    net, optimizer, loader = accelerator.prepare(net, optimizer, loader_of(64, 4 * RANKS))
+
+    def begins(epoch: int) -> None:
+        if epoch == 1:
+            bias.requires_grad_(True)
+
+    for _ in trained(accelerator, net, optimizer, loader, begins):
+        pass
+    tell("sizes", 0, len(loader), loader.total_batch_size, [])
+    end(accelerator.unwrap_model(net))
 
 
 def fabric_loads() -> None:
@@ -183,13 +212,8 @@ def fabric_loads() -> None:
     state = {"net": net, "count": 0}
     assert fabric.load(begin, state) == {"more": 1}
     assert state["count"] == 7
-    for epoch in fabric.exact.epochs(EPOCHS):
-        for number, batch in enumerate(loader, loader.exact.batches_done):
-            optimizer.zero_grad()
-            fabric.backward(loss_of(net, batch))
-            optimizer.step()
-            used(epoch, number, batch)
-            may_die(epoch, number)
+    for _ in trained(fabric, net, optimizer, loader):
+        pass
     end(net)
 
 
