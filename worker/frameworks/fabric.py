@@ -65,6 +65,7 @@ def exact(
     fabric.setup_optimizers = keeping(fabric.setup_optimizers)
     fabric.setup_dataloaders, fabric.backward = setup_dataloaders, weighted
     fabric.load = functools.partial(_load, prepared, fabric.load)
+    fabric.load_raw = functools.partial(_load_raw, prepared, fabric.load_raw)
     return fabric
 
 
@@ -75,6 +76,11 @@ def _load(prepared: Prepared, theirs: Callable[..., Any], path: Any, state: Any 
     held = theirs(path, **options)
     state.update({name: held[name] for name, thing in state.items() if not hasattr(thing, "load_state_dict")})
     return {name: value for name, value in held.items() if name not in state}
+
+
+def _load_raw(prepared: Prepared, theirs: Callable[..., None], path: Any, *args: Any, **options: Any) -> None:
+    if prepared.loads("load_raw", path):
+        theirs(path, *args, **options)
 
 
 def _keep(prepared: Prepared, thing: Any) -> None:

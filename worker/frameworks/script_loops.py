@@ -220,6 +220,10 @@ class Prepared:
         """The run; made now at the latest. Collective then."""
         return self._run or self.start()
 
+    def loads(self, call: str, path: str | os.PathLike[str] | None) -> bool:
+        """As the run's; what a script loads before there is one, the run loads over."""
+        return self._run is None or self._run.loads(call, path)
+
     def loader(self, number: int) -> Loader:
         self.start()
         return self._made[number]

@@ -202,7 +202,7 @@ def accelerate_split() -> None:
 
 
 def fabric_loads() -> None:
-    """Begins with weights and a count of before."""
+    """Begins with weights and a count of before, and then with other weights."""
     fabric = fabric_of()
     net, optimizer = fabric.setup(*parts())
     loader, begin = fabric.setup_dataloaders(loader_of(64)), CHECKPOINTS.parent / "begin.ckpt"
@@ -212,6 +212,9 @@ def fabric_loads() -> None:
     state = {"net": net, "count": 0}
     assert fabric.load(begin, state) == {"more": 1}
     assert state["count"] == 7
+    if not (raw := CHECKPOINTS.parent / "raw.pt").exists():
+        torch.save({name: value + 1.0 for name, value in net.module.state_dict().items()}, raw)
+    fabric.load_raw(raw, net)
     for _ in trained(fabric, net, optimizer, loader):
         pass
     end(net)
