@@ -38,7 +38,21 @@ def keepable(states: dict[str, Any]) -> dict[str, Any]:
                 f"Run({name}=...): the state of a {type(thing).__name__} is gathered on one rank, when that is asked "
                 "for, and no checkpoint has it: shard the model by fully_shard, or use the optimizer itself"
             )
+        if _is_divided_by_zero(thing):
+            raise Misused(
+                f"Run({name}=...): DeepSpeed's ZeRO keeps the weights that a {type(thing).__name__} trains, and what "
+                "its optimizer has of them, divided over the ranks, and no checkpoint has those: shard the model by "
+                "fully_shard, or set the stage of zero_optimization to 0"
+            )
     return adapted(states)
+
+
+def _is_divided_by_zero(thing: Any) -> bool:
+    """Marks of DeepSpeed 0.19 on the optimizer, and on a model's parameters at stages 1 and 2, and 3."""
+    model = getattr(thing, "unwrapped", thing)
+    held = model.parameters() if isinstance(model, nn.Module) else ()
+    by_kind = any(kind.__name__ == "ZeROOptimizer" for kind in type(thing).__mro__)
+    return by_kind or any(hasattr(each, "_hp_mapping") or hasattr(each, "ds_id") for each in held)
 
 
 def check_run(manifest: Manifest, seed: int, where: str) -> None:

@@ -214,6 +214,17 @@ def test_an_optimizer_whose_state_is_on_no_rank_is_refused_at_the_start(tmp_path
         Run(tmp_path, optimizer=kind(torch.nn.Linear(1, 1).parameters()))
 
 
+def test_what_deepspeeds_zero_divides_over_the_ranks_is_refused_at_the_start(tmp_path: Path) -> None:
+    """The weights of the model are copies of those that it trains: a start's first step put them back to the first."""
+    net = torch.nn.Linear(1, 1)
+    zero = type("ZeROOptimizer", (torch.optim.SGD,), {})
+    with pytest.raises(Misused, match=r"Run\(optimizer=...\): DeepSpeed's ZeRO .* shard the model by fully_shard, or"):
+        Run(tmp_path, optimizer=zero(net.parameters()))
+    net.weight._hp_mapping = None  # type: ignore[attr-defined]
+    with pytest.raises(Misused, match=r"Run\(model=...\): DeepSpeed's ZeRO keeps the weights that a Linear trains"):
+        Run(tmp_path, model=net)
+
+
 def test_a_retention_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Misused, match=r"keep=3 is no Retention; give keep=Retention\(newest=3\)"):
         Run(tmp_path, keep=3)  # type: ignore[arg-type]
