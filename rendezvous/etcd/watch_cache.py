@@ -22,8 +22,9 @@ GATHER_S = 0.05
 """For how long the changes of a large job's nodes gather: all of them change at once, at its start and each restart."""
 SHORT_WAIT_S = 0.5
 """A wait no longer than this must return the current state, so it reads; a longer one relies on the watch."""
-REREAD_S = 30.0
-"""The keys are read anew after so long: a watch may be silent because it hangs."""
+REREAD_S = 60.0
+"""The keys are read anew after so long: a watch may be silent because it hangs. What it keeps back of announcements and
+records is missed sooner, as heartbeats name the newest."""
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from support.harness import Cluster
 from support.procfs import turns
 from support.store_stages import lead
 
-QUIET_S = 12.0
+QUIET_S = 33.0
 """Longer than one wait of a candidate (`driver/term.py`, WAIT_S)."""
 
 
