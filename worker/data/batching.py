@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import itertools
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from ..errors import NotResumable, WrongState
@@ -91,6 +94,11 @@ def check_same(name: str, kept: dict[str, Any], now: dict[str, Any]) -> None:
             )
 
 
+def can_say_where(dataset: Any) -> bool:
+    """Whether the dataset speaks the protocol of `torchdata`'s StatefulDataLoader."""
+    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
+
+
 @dataclass(frozen=True)
 class Batching:
     """What is the same for all batches of a stream."""
@@ -105,20 +113,41 @@ class Batching:
     division: Division | None
     """At level `bits`: the shards of a batch."""
 
-    def open(self, dataset: Any, key: int, epoch: int, state: Any, read: int) -> tuple[Draws, Iterator[Any]]:
-        """The dataset's samples behind the `read` first of the epoch, each under the key of its number, and what keys
-        them. state: the dataset's own, of that place; None: it is read there from its start."""
+    def open(self, dataset: Any, key: int, epoch: int, state: Any, read: int) -> tuple[Draws, Iterator[Any], str]:
+        """The dataset's samples behind the `read` first of the epoch, each under the key of its number; what keys them;
+        and what has been seen of these first ones, as `seen` gives it. state: the dataset's own, of that place; None:
+        it is read there from its start."""
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
+        kept = state if state is not None or not can_say_where(dataset) else dataset.state_dict()
+        kept, number = copy.deepcopy(kept), 0 if state is None else read
+        draws, samples = self._begun(dataset, key, state, number)
+        held, head = draws.held, list(itertools.islice(samples, 1))
+        made = generators_in([dataset, self.collate])
+        # Generators that are made when first used: the first sample is read again, with these keyed.
+        if len(made) > len(held) and iter(dataset) is not dataset:
+            draws, samples = self._begun(dataset, key, kept, number)
+            head = list(itertools.islice(samples, 1))
+        samples, seen = itertools.chain(head, samples), f"{self.size}:"
+        for place, sample in enumerate(itertools.islice(samples, read if state is None else 0)):
+            seen = self.seen(seen, place, [sample])
+        return draws, samples, seen
+
+    def seen(self, before: str, first: int, samples: list[Any]) -> str:
+        """A digest of one sample of each global batch, by which a dataset that is read again is known. before: that of
+        the samples before the one with the number `first`."""
+        turn = -first % self.size
+        if turn >= len(samples):
+            return before
+        return f"{self.size}:{zlib.crc32(repr([before, _plain(samples[turn])]).encode()):08x}"
+
+    def _begun(self, dataset: Any, key: int, state: Any, number: int) -> tuple[Draws, Iterator[Any]]:
+        """Iterates the dataset from a state of its own, or as it is; its first sample has this number."""
         if state is not None:
             dataset.load_state_dict(copy.deepcopy(state))
         draws = Draws(True, generators_in([dataset, self.collate]), self.on_sample)
         draws.key_sample(mix(key, -1))
-        samples = _keyed(iter(dataset), draws, key, read if state is not None else 0)
-        if state is None:
-            for _ in itertools.islice(samples, read):
-                pass
-        return draws, samples
+        return draws, _keyed(iter(dataset), draws, key, number)
 
     def take(self, samples: Iterator[Any]) -> list[Any]:
         """The next global batch; empty at the end, which a batch that is dropped is, too."""
@@ -135,6 +164,21 @@ class Batching:
             draws.key_sample(mix(mix(key, piece.first), COLLATE))
             parts.append(self.collate(batch[piece.first : piece.last]))
         return parts, 0
+
+
+def _plain(value: Any) -> Any:
+    """What of a sample is the same in each process that makes it: numbers, texts, and the checksums of tensors and
+    arrays; of anything else the class."""
+    if isinstance(value, dict):
+        return {str(name): _plain(held) for name, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(held) for held in value]
+    if type(value) is torch.Tensor and value.layout == torch.strided and not value.is_meta:
+        held = value.detach().cpu().contiguous()
+        return zlib.crc32(ctypes.string_at(held.data_ptr(), held.nbytes))
+    if isinstance(value, (bool, int, float, str, bytes, type(None))):
+        return value
+    return zlib.crc32(value.tobytes()) if type(value).__module__ == "numpy" else type(value).__qualname__
 
 
 def _keyed(samples: Iterator[Any], draws: Draws, key: int, position: int) -> Iterator[Any]:

@@ -19,8 +19,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ..errors import NotResumable
 from ..keys import key_of, mix
-from .batching import Batching
-from .streams import Read, can_say_where
+from .batching import Batching, can_say_where
+from .streams import Read, compare, say_again
 
 
 class Turn(NamedTuple):
@@ -34,6 +34,7 @@ class Turn(NamedTuple):
     read: int
     """Samples that the stream has given in this epoch so far."""
     state: Any
+    """Of the dataset; of one that has none, what was seen before and behind the batch."""
     ended: bool
     """Whether no batch follows. What a dataset says of its place is that of the next epoch then."""
 
@@ -70,13 +71,16 @@ class DividedSource(IterableDataset[Any]):
                 readers[stream] = _turns(self, stream, *self._kept[stream])
             yield next(readers[stream])
 
-    def reads(self, turns: Iterable[Turn]) -> Iterator[Read]:
+    def reads(self, turns: Iterable[Turn], loader: str, log: Any) -> Iterator[Read]:
         """In the training process: the batches, until all streams have ended. Where all had ended before, one turn is
         taken to see it."""
         first, taken = self._position, self._turn
         kept = [list(one) for one in self._kept]
+        say_again(self, loader, log)
         for turn in turns:
             taken += 1
+            if not self.stateful and turn.samples:
+                compare(kept[turn.stream][1], turn.state, loader, self.epoch, log)
             kept[turn.stream] = [turn.read, turn.state, turn.ended]
             if turn.samples:
                 state = {"turn": taken, "streams": [list(one) for one in kept]}
@@ -93,13 +97,17 @@ def _turns(source: DividedSource, stream: int, read: int, state: Any, ended: boo
         seen_as = _ProcessOf(stream, source.streams, dataset)
         key = mix(source.key, stream)
         with seen_as:
-            draws, samples = batching.open(dataset, key, source.epoch, state, read)
+            at = state if source.stateful else None
+            draws, samples, seen = batching.open(dataset, key, source.epoch, at, read)
         while not ended:
             with seen_as:
                 if not (batch := batching.take(samples)):
                     break
                 ended = len(batch) < batching.size
-                state = copy.deepcopy(dataset.state_dict()) if source.stateful and not ended else None
+                if source.stateful:
+                    state = copy.deepcopy(dataset.state_dict()) if not ended else None
+                else:
+                    state = [seen, seen := batching.seen(seen, read, batch)]
                 made, local = batching.part(batch, mix(key, read), draws)
             seen_as.check()
             read += len(batch)

@@ -289,9 +289,7 @@ class Loader:
         epoch, position = cursor.ahead()
         last = position
         source.begin(epoch, position, self.stream_state if position else None)
-        if again := source.reads_again:
-            self._context.log.info("loader %r reads %d samples of epoch %d again", self.name, again, epoch)
-        for read in source.reads(self._dataloader(source, None)):
+        for read in source.reads(self._dataloader(source, None), self.name, self._context.log):
             self._before_next(going, self._context.account, cursor)
             if self._context.stopping:
                 return

@@ -174,7 +174,7 @@ class Draws:
         on_sample: called with each sample's key, for libraries with a state of their own."""
         self._in_use: tuple[Library, ...] = LIBRARIES if always else ()
         self._others: tuple[Library, ...] = () if always else LIBRARIES
-        self._held, self._on_sample = held, on_sample
+        self.held, self._on_sample = held, on_sample
         alone = _TOGETHER is not None and self._others == (_TORCH, _PYTHON, _NUMPY)
         self.undrawn: Callable[[], bool] = _TOGETHER.undrawn if _TOGETHER and alone else self._each_undrawn
         """Whether nobody has drawn, since they were keyed or parked, from any library that is not in use."""
@@ -185,14 +185,14 @@ class Draws:
     def key_sample(self) -> Callable[[int], None]:
         """What is to be called with a sample's key before `dataset[i]`: for a single library its own method, as this is
         the price of every sample."""
-        alone = len(self._in_use) == 1 and not self._held and self._on_sample is None
+        alone = len(self._in_use) == 1 and not self.held and self._on_sample is None
         return self._in_use[0].seed if alone else self._key_all
 
     def _key_all(self, key: int) -> None:
         for library in self._in_use:
             library.seed(key)
-        if self._held:
-            for number, generator in enumerate(self._held):
+        if self.held:
+            for number, generator in enumerate(self.held):
                 key_generator(generator, mix(key, number))
         if self._on_sample is not None:
             self._on_sample(key)

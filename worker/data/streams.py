@@ -17,11 +17,11 @@ from torch.utils.data import IterableDataset
 
 from ..errors import NotResumable
 from ..keys import key_of, mix
-from .batching import Batching
+from .batching import Batching, can_say_where
 from .randomness import Draws, generators_in
 from .sharded import Group
 from .slicing import Slice
-from .source import COLLATE, MapSource
+from .source import COLLATE, MapSource, plain_in
 
 
 class SampledSource(IterableDataset[Any]):
@@ -89,7 +89,7 @@ class Read(NamedTuple):
     local: int
     """Samples of it that are this rank's; 0: the batch is there for its shape only."""
     state: Any
-    """The dataset's state after this batch; None for a dataset that has none."""
+    """The dataset's state after this batch; of one that has none, what was seen before and behind it."""
 
 
 class StreamSource(IterableDataset[Any]):
@@ -108,31 +108,61 @@ class StreamSource(IterableDataset[Any]):
     @property
     def reads_again(self) -> int:
         """Samples that are read and thrown away before the place that `begin` was given."""
-        return self.position if self.state is None else 0
+        return self.position if self.state is None or "dataset" not in self.state else 0
 
-    def reads(self, batches: Iterable[Read]) -> Iterator[Read]:
+    def reads(self, batches: Iterable[Read], loader: str, log: Any) -> Iterator[Read]:
         """In the training process: what the loader process yields, as it is."""
-        return iter(batches)
+        seen = (self.state or {}).get("seen") if say_again(self, loader, log) else None
+        before = plain_in(self.dataset)
+        for read in batches:
+            if not self.stateful:
+                compare(seen, read.state["seen"], loader, self.epoch, log)
+                seen = read.state["seen"]
+            yield read
+        now = zip(before, plain_in(self.dataset), strict=False)
+        if not self.stateful and (names := {name for was, held in now for name in held.items() - was.items()}):
+            log.warning_once(
+                f"loader {loader!r}: the dataset changes its {', '.join(sorted(name for name, _ in names))} as it is "
+                "read, and a start begins with what the script makes of that: let what it gives follow from "
+                "set_epoch(epoch) instead"
+            )
 
     def __iter__(self) -> Iterator[Read]:
-        if self.state is not None and self.state["ended"]:
+        if self.state is not None and self.state.get("ended"):
             return
         key = key_of(*self.place, "stream", self.epoch)
-        state = self.state["dataset"] if self.state is not None else None
-        draws, samples = self._batching.open(self.dataset, key, self.epoch, state, self.position)
+        state = self.state.get("dataset") if self.state is not None else None
+        draws, samples, seen = self._batching.open(self.dataset, key, self.epoch, state, self.position)
         first = self.position
         while batch := self._batching.take(samples):
             # Of a dataset that has come to its end, the state may be that of its next pass.
             ended = len(batch) < self._batching.size
-            state = {"dataset": copy.deepcopy(self.dataset.state_dict()), "ended": ended} if self.stateful else None
+            if self.stateful:
+                state = {"dataset": copy.deepcopy(self.dataset.state_dict()), "ended": ended}
+            else:
+                state = {"seen": [seen, seen := self._batching.seen(seen, first, batch)]}
             part, local = self._batching.part(batch, mix(key, first), draws)
             yield Read(part, first, first + len(batch), local, state)
             first += len(batch)
 
 
-def can_say_where(dataset: Any) -> bool:
-    """Whether the dataset speaks the protocol of `torchdata`'s StatefulDataLoader."""
-    return callable(getattr(dataset, "state_dict", None)) and callable(getattr(dataset, "load_state_dict", None))
+def say_again(source: Any, loader: str, log: Any) -> int:
+    """How many samples are read again, which the log says."""
+    if again := int(source.reads_again):
+        log.info("loader %r reads %d samples of epoch %d again", loader, again, source.epoch)
+    return again
+
+
+def compare(kept: list[str] | None, now: list[str], loader: str, epoch: int, log: Any) -> None:
+    """Warns where the samples before this place are others than they were the first time. kept, now: what was seen
+    before and behind a batch; now of the one that follows."""
+    # With another size of batches, other samples were looked at.
+    if kept is not None and kept[1] != now[0] and kept[1].partition(":")[0] == now[0].partition(":")[0]:
+        log.warning_once(
+            f"loader {loader!r}: epoch {epoch} has other samples as it is read again, so that what follows is not what "
+            "would have followed: let the dataset's order follow from set_epoch(epoch) and from generators that it "
+            "holds, and not from how often it was read, the time, or the process"
+        )
 
 
 def _check_known(dataset: Any) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,70 @@ def test_a_loop_that_breaks_off_and_goes_on_reads_each_sample_of_a_stream_once(
         sorted(sample[0] for sample in batch) for batch in whole[: len(seen)]
     ]
     run.close()
+
+
+class Late(Dividing):
+    """Makes a generator with its first sample."""
+
+    late: random.Random | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for index, *_ in super().__iter__():
+            self.late = self.late or random.Random(3)
+            yield index, self.late.random()
+
+
+class LateStateful(Stateful):
+    """The same, and can say where it is."""
+
+    late: random.Random | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for index, *_ in super().__iter__():
+            self.late = self.late or random.Random(3)
+            yield index, self.late.random()
+
+
+@pytest.mark.parametrize("streams", [None, 2])
+@pytest.mark.parametrize("kind", [Late, LateStateful])
+def test_a_generator_that_a_stream_makes_when_it_is_first_used_is_keyed(
+    kind: Callable[[], Any], streams: int | None, tmp_path: Path
+) -> None:
+    def go(where: str, until: int | None) -> list[Any]:
+        return life(tmp_path / where, kind(), 0, until, replay=kind is Late, streams=streams)
+
+    whole = go("whole", None)
+    assert len({draw for batch in whole for _, draw in batch}) == sum(map(len, whole))
+    assert [*go("killed", 5), *go("killed", 20), *go("killed", None)] == whole
+
+
+class Counting(Dividing):
+    """Another order each time that it is read."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.passes += 1
+        mine = self.mine()
+        random.Random(self.passes).shuffle(mine)
+        yield from mine
+
+
+@pytest.mark.parametrize("streams", [None, 2])
+def test_a_stream_that_gives_other_samples_as_it_is_read_again_is_named(
+    streams: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def go(where: str, dataset: Any, until: int | None) -> list[Any]:
+        return life(tmp_path / where, dataset, 0, until, replay=True, streams=streams)
+
+    go("same", Dividing(), 18)
+    go("same", Dividing(), None)
+    assert "has other samples" not in caplog.text
+    go("other", Counting(), 18)
+    after = Counting()
+    after.passes = 5
+    go("other", after, None)
+    said = "loader 'loader0': epoch 1 has other samples as it is read again"
+    assert sum(said in message for message in caplog.messages) == 1
+    # Of the copies that are made for each pass none is read twice.
+    assert ("the dataset changes its passes as it is read" in caplog.text) == (streams is None)
