@@ -16,10 +16,9 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..data.orderings import plain_batches
-from ..errors import Misused, NotResumable
+from ..errors import Misused
 from ..schedule import Every
-from .script_loops import Placed, Prepared, Unwrapped, call_after, itself
+from .script_loops import Placed, Prepared, Unwrapped, call_after, itself, split_batch
 
 _KINDS = ("model", "optimizer", "scheduler", "data_loader")
 """Of what the methods `prepare_...` are given; it is also the name of their first argument."""
@@ -116,14 +115,7 @@ def _take_what_is_prepared(accelerator: Any) -> None:
 def _placed(accelerator: Any, loader: DataLoader[Any]) -> Placed:
     from accelerate.utils import send_to_device  # type: ignore[import-not-found, unused-ignore]
 
-    whole = None
-    if accelerator.split_batches:  # the script's batches are those over all ranks
-        if loader.batch_sampler is not None and not plain_batches(loader.batch_sampler):
-            raise NotResumable(
-                "split_batches=True divides each batch of a batch sampler of the script's own among the ranks, and "
-                "here each rank is given whole ones: leave it out, and let the sampler make a rank's batches"
-            )
-        whole = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    whole = split_batch(loader) if accelerator.split_batches else None
     placed: Placed = accelerator.exact.place(loader, lambda batch: send_to_device(batch, accelerator.device), whole)
     state = accelerator.gradient_state
     placed.begins, placed.ends = state._add_dataloader, state._remove_dataloader

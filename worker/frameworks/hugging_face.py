@@ -38,6 +38,7 @@ class Exact:
     accelerator: Any
     state: Any
     control: Any
+    model: Any
     callback_handler: Any
     replay = False
     """Whether an iterable dataset that cannot say where it is may be read again up to the place."""
@@ -117,7 +118,10 @@ class Exact:
 
         def beginning(*args: Any, **options: Any) -> Any:
             self._put_back()
-            return begin(*args, **options)
+            control = begin(*args, **options)
+            if self._past is not None and self._epochs is not None:
+                self._past.set_frozen(self.model, self._epochs.log)  # behind what callbacks do as a training begins
+            return control
 
         def stepping(*args: Any, **options: Any) -> Any:
             self._epoch_ended = False
@@ -127,7 +131,10 @@ class Exact:
             self._epoch_ended = True
             return end(*args, **options)
 
-        mine = {"get_train_dataloader": functools.partial(self._taken, self.get_train_dataloader)}
+        mine = {
+            "get_train_dataloader": functools.partial(self._taken, self.get_train_dataloader),
+            "training_step": functools.partial(self._weighed, self.training_step),  # type: ignore[attr-defined]
+        }
         theirs = {"on_train_begin": beginning, "on_step_begin": stepping, "on_epoch_end": ending}
         with _changed(handler, theirs), _changed(self, mine):
             yield
@@ -169,6 +176,7 @@ class Exact:
             max_steps=self.state.max_steps,
             grad_norm=None if self._logged[0] is None else float(self._logged[0]),
             learning_rate=self._logged[1],
+            frozen=calls.frozen_of(self.model),
         )
 
     def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
@@ -265,21 +273,12 @@ class Exact:
             batches = [{name: _uncounted(name, value) for name, value in batch.items()} for batch in batches]
         return super()._get_num_items_in_batch(batches, *args, **options)  # type: ignore[misc]
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None, **options: Any) -> Any:
-        """As the Trainer's, with the loss multiplied by the weight of this rank's part of the batch. A loss that is
-        divided by the labels of all ranks has it already."""
-        weight = self._weight()
-        if weight and num_items_in_batch is not None and self.args.average_tokens_across_devices:
-            weight = 1.0
-        theirs = self.accelerator.backward
-        if weight != 1.0:
-            self.accelerator.backward = lambda loss, **how: theirs(loss * weight, **how)
-        try:
-            loss = super().training_step(model, inputs, num_items_in_batch, **options)  # type: ignore[misc]
-        finally:
-            self.accelerator.backward = theirs
+    def _weighed(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """step: `training_step`, also of a class that stands before this one, whether it calls the Trainer's or not."""
+        weighs = self._epochs is not None and self._epochs.weight != 1.0
+        loss = calls.weighed(self, self._epochs, step, *args, **options) if weighs else step(*args, **options)  # type: ignore[arg-type]
         carried, self._carried = self._carried, 0.0
-        return loss * weight + carried if carried else loss * weight
+        return loss + carried if carried else loss
 
     def _weight(self) -> float:
         return 1.0 if self._epochs is None else self._epochs.weight
@@ -315,7 +314,7 @@ class Exact:
 
     def _batches(self) -> dict[str, int]:
         """Samples of a batch over all ranks, and batches of a step."""
-        whole = self.args.train_batch_size * self.args.world_size
+        whole = self.args.train_batch_size * (1 if calls.splits(self.args) else self.args.world_size)
         return {"global_batch": whole, "accumulated": self.args.gradient_accumulation_steps}
 
 

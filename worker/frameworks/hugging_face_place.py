@@ -1,22 +1,36 @@
-"""Where a call of the Trainer's `train()` goes on: the place of its loader, and what its checkpoints lack."""
+"""Where a call of the Trainer's `train()` goes on: the place of its loader, what its checkpoints lack, and how the loss
+of this rank's part of a batch is weighed."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..checks import frozen_in, set_frozen
 from ..errors import NotResumable, WrongState
+from ..loop.log import RunLog
+from .script_loops import split_batch
 from .stateful import AT_END, NoRun, StatefulLoader
 
 PLACE = "elastic-agent-loader.pt"
 RECORD = "elastic-agent-train.json"
+_MODEL = "the model"
+_UNKNOWN = (
+    "ranks have parts of a batch that differ, and {}.compute_loss does not say whether it divides by "
+    "num_items_in_batch, so that its loss is taken for one that does: set loss_is_scaled_for_ga to True or False in "
+    "that class"
+)
+_UNWEIGHED = (
+    "ranks have parts of a batch that differ, and {}.training_step does not call self.accelerator.backward(loss), so "
+    "that the loss is not weighed by its samples: call that in the place of loss.backward()"
+)
 _ended: dict[Path, int] = {}
 """Calls of `train()` of this process that came to their end, by `output_dir`. One that raised is not counted: what
 follows it goes on with its checkpoints."""
@@ -56,10 +70,17 @@ class Record:
     grad_norm: float | None
     learning_rate: float | None
     """Of the last step, for what the Trainer logs at the end of its epoch."""
+    frozen: str = ""
+    """For each parameter of the model in turn 1 where it does not require gradients, else 0; empty: not known."""
 
     def loss(self, rank: int, ranks: int) -> float:
         """Of another number of ranks each gets the mean, which is what the Trainer logs."""
         return self.losses[rank] if ranks == len(self.losses) else sum(self.losses) / len(self.losses)
+
+    def set_frozen(self, model: Any, log: RunLog) -> None:
+        """Lets those parameters require gradients that did, whatever a script sets as each start begins."""
+        if self.frozen:
+            set_frozen({_MODEL: model}, {_MODEL: self.frozen}, f"the checkpoint of step {self.step}", log)
 
     def is_over(self, max_steps: int) -> bool:
         """Whether the training has come to its end, if it has `max_steps` now."""
@@ -67,6 +88,11 @@ class Record:
 
     def write(self, folder: Path) -> None:
         (folder / RECORD).write_text(json.dumps(asdict(self)))
+
+
+def frozen_of(model: Any) -> str:
+    """As `Record` has it."""
+    return frozen_in({_MODEL: model})[_MODEL]
 
 
 def record_in(folder: Path) -> Record | None:
@@ -94,10 +120,11 @@ class Epochs:
         self._placed, self._told = place is not None, False
         self._epoch: int | None = None
         try:
-            self._loader = StatefulLoader(loader, NoRun(seed_of(args)), "train", replay=replay)
+            whole = split_batch(loader) if splits(args) else None
+            self._loader = StatefulLoader(loader, NoRun(seed_of(args)), "train", global_batch=whole, replay=replay)
         except NotResumable as refused:
             raise NotResumable(_in_words_of_the_trainer(str(refused))) from None
-        self.dataset, self.batch_sampler = loader.dataset, None
+        self.dataset, self.batch_sampler, self.log = loader.dataset, None, RunLog(args.process_index)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -158,6 +185,42 @@ class Epochs:
 
         for batch in self._loader:
             yield send_to_device(batch, self._args.device)
+
+
+def weighed(trainer: Any, epochs: Epochs, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A training step, in whose backward pass the loss is multiplied by the weight of this rank's part of the batch. A
+    loss that is divided by the labels of all ranks has it already. Says where the step leaves no way to do that."""
+    kind, factor, passed = type(trainer), epochs.weight, False
+    theirs, computes = trainer.accelerator.backward, trainer.compute_loss
+
+    def compute_loss(*given: Any, **named: Any) -> Any:
+        nonlocal factor
+        counted = named["num_items_in_batch"] if "num_items_in_batch" in named else [None, *given[3:]][-1]
+        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
+        if factor and counted is not None and scaled is not False and trainer.args.average_tokens_across_devices:
+            factor = 1.0
+            if scaled is None and not kind.compute_loss.__module__.startswith("transformers."):
+                epochs.log.warning_once(_UNKNOWN.format(kind.__name__))
+        return computes(*given, **named)
+
+    def backward(loss: Any, **how: Any) -> Any:
+        nonlocal passed
+        passed = True
+        return theirs(loss * factor, **how)
+
+    trainer.accelerator.backward, trainer.compute_loss = backward, compute_loss
+    try:
+        loss = step(*args, **options)
+    finally:
+        trainer.accelerator.backward, trainer.compute_loss = theirs, computes
+    if not passed:
+        epochs.log.warning_once(_UNWEIGHED.format(kind.__name__))
+    return loss * factor
+
+
+def splits(args: Any) -> bool:
+    """Whether the batch size that the script says is that over all ranks."""
+    return bool(getattr(args.accelerator_config, "split_batches", False))
 
 
 def seed_of(args: Any) -> int:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from ..checks import keepable
 from ..data.loader import Loader
 from ..data.orderings import plain_batches
-from ..errors import Misused
+from ..errors import Misused, NotResumable
 from ..loop.gradients import mark
 from ..run import Run
 from ..schedule import Every
@@ -243,6 +243,19 @@ class Prepared:
         """Saves what is not saved, and waits for the disk. Collective."""
         if self._run is not None:
             self._run.close()
+
+
+def split_batch(loader: DataLoader[Any]) -> int:
+    """Samples of a batch over all ranks where accelerate splits the script's batches among them. Raises
+    NotResumable."""
+    sampler: Any = loader.batch_sampler
+    if sampler is not None and not plain_batches(sampler):
+        raise NotResumable(
+            "split_batches=True divides each batch of a batch sampler of the script's own among the ranks, and here "
+            "each rank is given whole ones: leave it out, and let the sampler make a rank's batches"
+        )
+    size: int = loader.batch_size if sampler is None else sampler.batch_size  # type: ignore[assignment]
+    return size
 
 
 def call_after(thing: Any, method: str, then: Callable[[], None]) -> None:

@@ -137,13 +137,29 @@ def test_hugging_faces_torn_last_checkpoint_is_not_gone_on_from_though_asked_for
     assert torn.reported()["end", 3] == whole.reported()["end", 3]
 
 
-def test_hugging_faces_uneven_last_batch_counts_each_sample_alike(python: str, tmp_path: Path) -> None:
-    one = job(tmp_path, "one", "hugging_face_uneven").life(1)
-    two = job(tmp_path, "two", "hugging_face_uneven").life(2)
+@pytest.mark.parametrize("mode", ["hugging_face_uneven", "hugging_face_steps"])
+def test_hugging_faces_uneven_last_batch_counts_each_sample_alike(python: str, tmp_path: Path, mode: str) -> None:
+    """Also where a class takes its training steps itself, whose losses were not weighed."""
+    one, two = job(tmp_path, "one", mode).life(1), job(tmp_path, "two", mode).life(2)
     play(python, SCRIPT, [one, two], HUGGING_FACE)
     assert differences(one, two) == []
     for mine, theirs in zip(one.reported()["weights", 0], two.reported()["weights", 0], strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
+
+
+def test_hugging_faces_split_batches_are_those_of_all_ranks(python: str, tmp_path: Path) -> None:
+    """They were as many times as large as there are ranks."""
+    one = job(tmp_path, "one", "hugging_face_split").life(1)
+    two = job(tmp_path, "two", "hugging_face_split").life(2, KILL="0:4").life(2)
+    play(python, SCRIPT, [one, two], HUGGING_FACE)
+    assert differences(one, two) == []
+
+
+def test_a_loss_that_cannot_be_weighed_is_warned_of(python: str, tmp_path: Path) -> None:
+    two = job(tmp_path, "two", "hugging_face_alone").life(2)
+    play(python, SCRIPT, [two], HUGGING_FACE)
+    assert "Ours.training_step does not call self.accelerator.backward(loss)" in two.reported()["said", 0][0]
+    assert two.reported()["said", 0][0].count("weighed") == 1
 
 
 def test_hugging_face_goes_on_in_a_later_pass_over_a_stream(python: str, tmp_path: Path) -> None:

@@ -71,6 +71,11 @@ def test_a_stream_is_in_the_epoch_in_which_it_would_be_and_a_refusal_says_what_t
     assert "`replay = True` in the class of the Trainer" in killed.reported()["refused", 0][0]
 
 
+def test_what_a_callback_lets_train_goes_on_training(python: str, tmp_path: Path) -> None:
+    """A start behind that had it frozen."""
+    compared(python, tmp_path, "later", ["0:5", "0:11"])
+
+
 def test_a_stream_that_may_be_read_again(python: str, tmp_path: Path) -> None:
     compared(python, tmp_path, "replay", ["0:9"])
 

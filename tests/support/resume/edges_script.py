@@ -6,6 +6,8 @@ to SEEN.<rank> as `tools_script` does.
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +17,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from elastic_agent.worker.errors import Misused
+from elastic_agent.worker.loop.log import NAME as LOG
+from support.resume import trainer_bases
 from support.resume.tools_script import (
     CHECKPOINTS,
     EPOCHS,
@@ -270,8 +274,8 @@ def accelerate_attributes() -> None:
     end(accelerator.unwrap_model(net))
 
 
-def hugging_face(data: Any, **options: Any) -> Any:
-    """A Trainer that says which samples each of its steps was given."""
+def hugging_face(data: Any, *before: type, **options: Any) -> Any:
+    """A Trainer that says which samples each of its steps was given. before: bases that stand before ours."""
     from transformers import Trainer, TrainerCallback, TrainingArguments  # type: ignore[import-not-found, unused-ignore]
 
     from elastic_agent.worker.frameworks import hugging_face as module
@@ -294,9 +298,6 @@ def hugging_face(data: Any, **options: Any) -> Any:
             epoch, number = divmod(state.global_step - 1, 16)
             may_die(epoch, number)
 
-    class Ours(module.Exact, Trainer):  # type: ignore[misc, unused-ignore]
-        pass
-
     write, written = module.write_manifest, []
 
     def dying(folder: Any) -> None:
@@ -310,12 +311,11 @@ def hugging_face(data: Any, **options: Any) -> Any:
     quiet = {"report_to": [], "disable_tqdm": True, "logging_steps": 1000, "use_cpu": True, "optim": "sgd"}
     if RANKS > 1:
         quiet["ddp_backend"] = "gloo"
-    args = TrainingArguments(
-        str(CHECKPOINTS), per_device_train_batch_size=4 // RANKS, learning_rate=0.1, remove_unused_columns=False,
-        **(quiet | options),
-    )  # fmt: skip
+    quiet |= {"per_device_train_batch_size": 4 // RANKS, "learning_rate": 0.1, "remove_unused_columns": False}
+    args = TrainingArguments(str(CHECKPOINTS), **(quiet | options))
     collate = lambda samples: {"x": torch.stack(samples)}  # noqa: E731
-    trainer = Ours(model=Model(), args=args, train_dataset=data, data_collator=collate, callbacks=[Dies()])
+    kind = type("Ours", (*before, module.Exact, Trainer), {})
+    trainer = kind(model=Model(), args=args, train_dataset=data, data_collator=collate, callbacks=[Dies()])
     return trainer
 
 
@@ -337,9 +337,26 @@ def hugging_face_asked() -> None:
     end(trainer.model.net)
 
 
-def hugging_face_uneven() -> None:
+def hugging_face_split() -> None:
+    """Batches of 4 over all ranks."""
+    split = {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 4}
+    hugging_face(Numbers(), num_train_epochs=1, save_steps=2, **split).train()
+
+
+def hugging_face_steps() -> None:
+    hugging_face_uneven(trainer_bases.Steps)
+
+
+def hugging_face_alone() -> None:
+    said = io.StringIO()
+    logging.getLogger(LOG).addHandler(logging.StreamHandler(said))
+    hugging_face_uneven(trainer_bases.Alone)
+    tell("said", 0, said.getvalue(), [], [])
+
+
+def hugging_face_uneven(*before: type) -> None:
     """The last batch has 3 samples, over two ranks 1 and 2."""
-    trainer = hugging_face(First(15), num_train_epochs=EPOCHS, save_steps=100)
+    trainer = hugging_face(First(15), *before, num_train_epochs=EPOCHS, save_steps=100)
     trainer.train()
     tell("weights", 0, *[value.flatten().tolist() for value in trainer.model.net.state_dict().values()], [])
 

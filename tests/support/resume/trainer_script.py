@@ -151,6 +151,23 @@ def epochs() -> None:
     end(trainer.model.net)
 
 
+class Later(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Freezes the model as a training begins, and lets it train from its step 6 on."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        model.net.bias.requires_grad_(False)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.global_step == 6:
+            model.net.bias.requires_grad_(True)
+
+
+def later() -> None:
+    trainer = trainer_of(Numbers(), [Later()])
+    trained(trainer)
+    end(trainer.model.net)
+
+
 class Longer(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Ends the training with a checkpoint, in the first start."""
 
