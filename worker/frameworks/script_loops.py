@@ -15,6 +15,7 @@ from ..checks import keepable
 from ..data.loader import Loader
 from ..data.orderings import plain_batches
 from ..errors import Misused, NotResumable
+from ..loop.forgotten import schedules_left_out
 from ..loop.gradients import mark
 from ..run import Run
 from ..schedule import Every
@@ -109,6 +110,7 @@ class PreparedRun(Run):
     def __init__(self, directory: str | os.PathLike[str] | None, **options: Any) -> None:
         """As `Run`."""
         self._later: dict[str, Any] = {}
+        self._saves = False
         super().__init__(directory, **options)
         self._loaded = [
             (group, {name: _copied(value) for name, value in group.items() if name != "params"})
@@ -156,7 +158,21 @@ class PreparedRun(Run):
         if self.between is not None:
             self.between.add(name, thing)
 
+    def _say_left_out(self) -> None:
+        """At the first save, behind which little is prepared."""
+        if self._saves or self.rank:
+            return
+        self._saves = True
+        given = [getattr(each, "unwrapped", each) for each in (*self._states.values(), *self._later.values())]
+        for kind in schedules_left_out(getattr(each, "scheduler", each) for each in given):
+            self.log.warning(
+                "a %s of an optimizer that is kept is not kept itself, and begins anew in each start: prepare it, or "
+                "give it by name, as exact(..., schedule=schedule)",
+                kind,
+            )
+
     def _save(self, label: str) -> None:
+        self._say_left_out()
         # Of those that the script has not come to yet, what the last checkpoint had.
         later = {**self.vars.get(_LATER, {}), **{name: thing.state_dict() for name, thing in self._later.items()}}
         if later:

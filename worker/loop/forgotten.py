@@ -27,6 +27,12 @@ class Forgotten:
         self._account, self._log, self._world, self._done = account, log, world, done
         world.waited = self.waited
         self._said = False
+        for kind in schedules_left_out(states.values()) if world.rank == 0 else ():
+            log.warning(
+                "Run(...) has an optimizer, and not the %s of its rate, which begins anew in each start; write "
+                "Run(..., schedule=schedule)",
+                kind,
+            )
         for kind in left_out(states.values()) if world.rank == 0 else ():
             log.warning(
                 "Run(...) has a module, and not the %s of its parameters: what that keeps of each step begins anew in "
@@ -96,6 +102,20 @@ def left_out(states: Iterable[Any]) -> list[str]:
         return []
     made = [each for each in gc.get_objects() if issubclass(type(each), Optimizer) and _keeps(each)]
     return sorted({type(each).__name__ for each in made if not left.isdisjoint(map(id, in_groups(each)))})
+
+
+def schedules_left_out(states: Iterable[Any]) -> list[str]:
+    """Kinds of schedules, made so far, of optimizers among these, that are not among these. None where a state is of
+    another kind, as it may hold them."""
+    states = list(states)
+    if not all(hasattr(each, "param_groups") or isinstance(each, _KNOWN) for each in states):
+        return []
+    groups = {id(each.param_groups) for each in states if hasattr(each, "param_groups")}
+    made = [each for each in gc.get_objects() if groups and issubclass(type(each), LRScheduler)]
+    parts = {id(part) for each in made for part in getattr(each, "_schedulers", ())}
+    given = parts | {id(each) for each in states}
+    left = [each for each in made if id(each) not in given and hasattr(each, "optimizer")]
+    return sorted({type(each).__name__ for each in left if id(each.optimizer.param_groups) in groups})
 
 
 def _keeps(optimizer: Any) -> bool:
