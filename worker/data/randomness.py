@@ -20,6 +20,9 @@ from .marks import Mark, key_python, key_together, mark_of_numpy, mark_of_python
 
 _PARKED = 0x5EED
 """The seed of generators that nobody is known to use."""
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "elastic_agent"}) - {"__main__"}
+"""Whose classes and functions are known to use no generators by a name but the global ones."""
+_CALLS_DEEP = 3
 _LOOKED_INTO = 64
 """Lists and dicts of more are data, not transforms."""
 
@@ -246,8 +249,8 @@ def is_generator(thing: Any) -> bool:
 
 def generators_in(thing: Any, depth: int = 4) -> list[Any]:
     """The generators that a dataset holds as attributes, its own and those of what it holds: a wrapped dataset, a
-    transform, a list or dict of them, what a partial or a bound method holds; `depth` objects deep, in the order of
-    definition."""
+    transform, a list or dict of them, what a partial, a bound method or a closure holds; and those that its functions
+    use by a name of their module; `depth` objects deep, in the order of definition."""
     found: list[Any] = []
     seen: set[int] = set()
 
@@ -274,10 +277,48 @@ def _held_by(thing: Any) -> list[Any]:
     if isinstance(thing, functools.partial):
         return [thing.func, *thing.args, *thing.keywords.values()]
     if isinstance(thing, types.MethodType):
-        return [thing.__self__]
+        return [thing.__self__, thing.__func__]
+    if isinstance(thing, types.FunctionType):
+        return _held_by_function(thing)
     # What a loader puts into an iterable dataset holds the global generators, which are no dataset's own.
     if isinstance(thing, (str, bytes, int, float, torch.Tensor, type, Draws, Library)):
         return []
     if callable(getattr(thing, "__array__", None)):
         return []
-    return list(getattr(thing, "__dict__", {}).values())
+    kind: Any = type(thing)
+    return [*getattr(thing, "__dict__", {}).values(), *_used_by(_methods_of(kind))]
+
+
+def _held_by_function(function: types.FunctionType) -> list[Any]:
+    """What a function closes over, its defaults, and the generators among the module's names that it uses."""
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [*cells, *defaults, *_used_by([function])]
+
+
+@functools.cache
+def _methods_of(kind: type) -> list[types.FunctionType]:
+    """The methods that a class of a script's has, those of its bases included."""
+    held = [each for base in kind.__mro__ if _is_theirs(base) for each in vars(base).values()]
+    return [each for each in held if isinstance(each, types.FunctionType)]
+
+
+def _is_theirs(thing: Any) -> bool:
+    """Whether a class or function is a script's."""
+    return str(thing.__module__).partition(".")[0] not in _LIBRARIES
+
+
+def _used_by(functions: list[types.FunctionType]) -> list[Any]:
+    """Generators among the names of their modules that functions use, and those that these call by such a name."""
+    found, seen = list[Any](), set[types.CodeType]()
+    waiting = [(each.__code__, each.__globals__, _CALLS_DEEP) for each in functions]
+    while waiting:
+        code, names, depth = waiting.pop()
+        seen.add(code)
+        waiting += [(each, names, depth) for each in code.co_consts if isinstance(each, types.CodeType)]
+        for used in (names[name] for name in code.co_names if name in names):
+            if is_generator(used) and used is not torch.default_generator and used not in found:
+                found.append(used)
+            elif depth and isinstance(used, types.FunctionType) and _is_theirs(used) and used.__code__ not in seen:
+                waiting.append((used.__code__, used.__globals__, depth - 1))
+    return found

@@ -71,10 +71,29 @@ def noise(generator: random.Random, index: int) -> float:
     return generator.random()
 
 
+GENERATOR = np.random.default_rng()
+
+
+class Named:
+    """Uses a generator of its module by name, in a function that it calls."""
+
+    def __call__(self, index: int) -> float:
+        return [jitter() for _ in range(2)][1]
+
+
+def jitter() -> float:
+    return float(GENERATOR.random())
+
+
+def closed_over() -> Callable[[int], float]:
+    generator = random.Random()
+    return lambda index: generator.random()
+
+
 @pytest.mark.parametrize(
     "transform",
-    [Jitter, Late, lambda: functools.partial(noise, random.Random()), lambda: Jitter().shift],
-    ids=["transform in a list in a dict", "made when it is first called", "partial", "bound method"],
+    [Jitter, Late, lambda: functools.partial(noise, random.Random()), lambda: Jitter().shift, closed_over, Named],
+    ids=["transform in a list in a dict", "made when it is first called", "partial", "bound method", "closure", "name"],
 )
 def test_generators_that_the_dataset_holds_follow_from_the_samples_place(
     tmp_path: Path, transform: Callable[[], Any]
