@@ -207,7 +207,7 @@ class Hooks:
         files.restore(trainer, ranks[0].get("files", {}))
         for name, into in (("train", loop._results), ("val", loop.val_loop._results)):
             kept = results.merged([each[name] for each in ranks], run.rank, run.world_size)
-            results.restore(into, kept, trainer)
+            results.restore(into, kept, trainer, len(ranks))
         results.restore_metrics(pl_module, found["metrics"], run.world)
         states.restore_gradients(pl_module, found["gradients"])
         states.restore_buffers(trainer, found.get("buffers", []), run.world)
@@ -260,11 +260,10 @@ class Hooks:
         self._begin_batch("train0")
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
-        loader = self._run.loaders.get("train0") if self._run is not None else None
-        if loader is not None and loader.weight != 1.0:
+        weight = loops.weight_of_batches(self._run) if self._run is not None else 1.0
+        if weight != 1.0:
             # Ranks have parts that differ by a sample: the mean over the ranks is to be that over the samples. The loss
             # itself stays: with manual optimization it is the script's, and its backward pass may need its value.
-            weight = loader.weight
             self._weighing = loss.register_hook(lambda gradient: gradient * weight) if loss.requires_grad else None
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:

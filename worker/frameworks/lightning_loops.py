@@ -61,6 +61,23 @@ def loaded(trainer: Any) -> dict[str, int]:
     return {kind: epoch for kind, epoch in asked.items() if epoch != float("-inf")}
 
 
+def weight_of_batches(run: Any) -> float:
+    """Of this rank's part of the training batch in hand, of the first loader's where several give it one. Says where
+    the others' weigh otherwise."""
+    weights = [
+        each.weight
+        for name, each in run.loaders.items()
+        if name.startswith("train") and (name == "train0" or run.account.cursors[name].held)
+    ]
+    if len(set(weights)) > 1:
+        run.log.warning_once(
+            "the parts that ranks have of the batches of several loaders differ otherwise for each, and the loss is "
+            "weighed by that of the first loader's: another number of ranks would train another model; let the ranks "
+            "divide all batches, the last ones included (drop_last=True)"
+        )
+    return float(weights[0]) if weights else 1.0
+
+
 def trained(checkpoint: dict[str, Any]) -> bool:
     """Whether the epoch's training was over: the validation of a dumped checkpoint is behind its last batch."""
     return bool(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["is_last_batch"])

@@ -68,15 +68,23 @@ def _emptied(kept: Kept) -> Kept:
     return {**kept, "value": [nothing, kept["value"][1]], "count": count}
 
 
-def restore(results: Any, kept_by_key: dict[str, Kept], trainer: Any) -> None:
-    """Puts sums back, as if the batches before had been logged in this process."""
+def restore(results: Any, kept_by_key: dict[str, Kept], trainer: Any, ranks: int) -> None:
+    """Puts sums back, as if the batches before had been logged in this process.
+
+    ranks: that saved. Where there are as many now each has its own, else the first has all, and the others find that by
+    a sum over ranks, whatever the script says of what it logs; what it says holds from its next batch on.
+    """
+    resized = ranks != trainer.world_size
     module = importlib.import_module(type(results).__module__)
     for key, kept in kept_by_key.items():
         meta = module._Metadata(
             **{name: kept[name] for name in (*_KEPT, *_KEPT_MORE)}, reduce_fx=getattr(torch, kept["reduce"])
         )
         meta.sync = module._Sync(
-            fn=trainer.strategy.reduce, _should=kept["sync"], rank_zero_only=kept["rank_zero_only"], _group=None
+            fn=trainer.strategy.reduce,
+            _should=kept["sync"] or resized,
+            rank_zero_only=kept["rank_zero_only"],
+            _group=None,
         )
         result = module._ResultMetric(meta, kept["is_tensor"])
         if kept["is_tensor"]:

@@ -46,10 +46,27 @@ def test_gradients_and_statistics_that_each_rank_has_of_its_own(tmp_path: Path) 
     assert "the ranks keep gradients of their own" in killed.reported()["warned", 0][0]
 
 
+def test_what_one_rank_has_logged_is_a_mean_on_two(tmp_path: Path) -> None:
+    """A start on more ranks behind an epoch's last batch: the second had no number, and ended a training that stops
+    where a number is none."""
+    whole, resized = job(tmp_path, "whole", "logged").life(1), job(tmp_path, "resized", "logged")
+    resized.life(1, KILL="validated 2:2").life(2)
+    play(side_python(".frameworks"), SCRIPT, [whole, resized], IMPORTS)
+    assert differences(whole, resized) == []
+    losses = [each.reported()["end", 0][1]["loss_epoch"] for each in (whole, resized)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def test_models_that_differ_are_warned_of(tmp_path: Path) -> None:
     diverging = job(tmp_path, "diverging", "diverging").life(2)
     play(side_python(".frameworks"), SCRIPT, [diverging], IMPORTS)
     assert "'the model' has other parameters on rank 1 than on rank 0" in diverging.reported()["warned", 0][0]
+
+
+def test_parts_of_several_loaders_that_weigh_otherwise_are_warned_of(tmp_path: Path) -> None:
+    both = job(tmp_path, "both", "both").life(2)
+    play(side_python(".frameworks"), SCRIPT, [both], IMPORTS)
+    assert "weighed by that of the first loader's" in both.reported()["warned", 0][0]
 
 
 def test_what_is_pruned_stays_so(tmp_path: Path) -> None:

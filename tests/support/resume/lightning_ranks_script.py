@@ -67,6 +67,12 @@ def apart() -> None:
     end(trainer, model)
 
 
+def logged() -> None:
+    trainer, model = trainer_of(), Model()
+    fit(trainer, model)
+    end(trainer, model)
+
+
 class Diverging(Model):
     def on_train_epoch_start(self) -> None:
         with torch.no_grad():
@@ -78,6 +84,18 @@ def diverging() -> None:
     trainer, model = trainer_of(max_epochs=1), Diverging()
     fit(trainer, model)
     end(trainer, model)
+
+
+class Both(Model):
+    def training_step(self, batch: Any, number: int) -> torch.Tensor | None:
+        return super().training_step(torch.cat([batch["one"], batch["other"]]), number)
+
+
+def both() -> None:
+    """Two loaders, of which the second has a last batch that two ranks do not divide."""
+    trainer, model = trainer_of(max_epochs=1), Both()
+    loaders = {"one": DataLoader(Numbers(24), 4 // RANKS), "other": DataLoader(Numbers(23), 4 // RANKS)}
+    fit(trainer, model, loaders)
 
 
 def pruned() -> None:
