@@ -15,7 +15,7 @@ from ..checks import keepable
 from ..data.loader import Loader
 from ..data.orderings import plain_batches
 from ..errors import Misused, NotResumable
-from ..loop.forgotten import schedules_left_out
+from ..loop.forgotten import HOOKS, hooks_that_keep, schedules_left_out
 from ..loop.gradients import mark
 from ..run import Run
 from ..schedule import Every
@@ -164,6 +164,8 @@ class PreparedRun(Run):
             return
         self._saves = True
         given = [getattr(each, "unwrapped", each) for each in (*self._states.values(), *self._later.values())]
+        for kind in hooks_that_keep(given):
+            self.log.warning(HOOKS, kind)
         for kind in schedules_left_out(getattr(each, "scheduler", each) for each in given):
             self.log.warning(
                 "a %s of an optimizer that is kept is not kept itself, and begins anew in each start: prepare it, or "

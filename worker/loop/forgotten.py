@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -17,6 +18,10 @@ from .gradients import in_groups
 
 _KNOWN = nn.Module, LRScheduler, GradScaler
 """What holds no optimizer that a script could have meant to give with it."""
+HOOKS = (
+    "gradients are reduced by a hook whose %s keeps something from one step to the next, and no checkpoint has it: a "
+    "start begins without it, and is exact in its samples, and not in the model"
+)
 
 
 class Forgotten:
@@ -33,6 +38,8 @@ class Forgotten:
                 "Run(..., schedule=schedule)",
                 kind,
             )
+        for kind in hooks_that_keep(states.values()) if world.rank == 0 else ():
+            log.warning(HOOKS, kind)
         for kind in left_out(states.values()) if world.rank == 0 else ():
             log.warning(
                 "Run(...) has a module, and not the %s of its parameters: what that keeps of each step begins anew in "
@@ -116,6 +123,21 @@ def schedules_left_out(states: Iterable[Any]) -> list[str]:
     given = parts | {id(each) for each in states}
     left = [each for each in made if id(each) not in given and hasattr(each, "optimizer")]
     return sorted({type(each).__name__ for each in left if id(each.optimizer.param_groups) in groups})
+
+
+def hooks_that_keep(states: Iterable[Any]) -> list[str]:
+    """Kinds of what hooks keep from one step to the next that reduce the gradients of these models, in
+    DistributedDataParallel, as PowerSGD's its errors. No state has it."""
+    held = {id(each) for thing in states if isinstance(thing, nn.Module) for each in thing.parameters()}
+    wraps = [each for each in gc.get_objects() if held and issubclass(type(each), DistributedDataParallel)]
+    kept = [
+        state
+        for each in wraps
+        if not held.isdisjoint(map(id, each.parameters()))
+        for _, state in getattr(each, "_comm_hooks", ())
+        if state is not None
+    ]
+    return sorted({type(state).__name__ for state in kept} - {"ProcessGroup"})
 
 
 def _keeps(optimizer: Any) -> bool:

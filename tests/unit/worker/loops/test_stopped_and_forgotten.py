@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from elastic_agent.worker import Every, Run, world
@@ -256,3 +257,15 @@ def test_a_schedule_that_the_run_is_not_given_is_named(
     assert ["not the SequentialLR of its rate, which begins anew in each start" in text for text in texts] == (
         [] if given else [True]
     )
+
+
+def test_a_hook_that_keeps_something_of_the_gradients_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As PowerSGD's, of a DistributedDataParallel, which needs a process group to be made."""
+    net = torch.nn.Linear(2, 2)
+    wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
+    torch.nn.Module.__init__(wrapped)
+    wrapped.module, wrapped._comm_hooks = net, [(print, type("PowerSGDState", (), {})())]
+    Run(tmp_path, net=net)
+    assert [text for text in caplog.messages if "whose PowerSGDState keeps something" in text]
