@@ -111,7 +111,7 @@ class Run(Body):
         self._saved = self._reached()
         self._counts_only = self._every.steps is None and not (self.watched or self._requests.listens or shards)
         self._timetable = Timetable(self._every, self.log.info)
-        self._forgotten = Forgotten(self.account, self.log, self._world, states, self.steps - self._began)
+        self._forgotten = Forgotten(self, self._world, states, self.steps - self._began)
         # What a script draws before its loops over loaders, as `random_split` does, is the same in each start and on
         # all ranks; steps alone have one place.
         self._key_main(0, 0) if self.account.kept or not self.steps else self._key_main()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import random
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..data.cursors import Account
+from ..data.randomness import generators_in, is_generator
 from ..world import PATIENCE_S, World
 from .gradients import in_groups
 
@@ -27,9 +30,12 @@ HOOKS = (
 class Forgotten:
     """Looks at what a run is given, and at where steps are done. Each thing is said once."""
 
-    def __init__(self, account: Account, log: Any, world: World, states: Mapping[str, Any], done: int = 0) -> None:
+    def __init__(self, run: Any, world: World, states: Mapping[str, Any], done: int = 0) -> None:
         """states: of the run. done: steps of the epoch that this start goes on within."""
-        self._account, self._log, self._world, self._done = account, log, world, done
+        self._account, self._log, self._world, self._done = run.account, run.log, world, done
+        log, self._loaders, self._states = run.log, run._loaders, states
+        self._ranks_before: int | None = run.ranks_before
+        self._drawn = {name: (each, _state_of(each)) for name, each in _generators_of_script().items()}
         world.waited = self.waited
         self._said = False
         for kind in schedules_left_out(states.values()) if world.rank == 0 else ():
@@ -56,6 +62,13 @@ class Forgotten:
                 self._done,
             )
         self._done = 0
+        if self._ranks_before not in (None, self._world.size) and not self._account.cursors:
+            self._log.info(
+                "no loader of run.loader() gives the batches, so that what is drawn for them follows the rank: with %d "
+                "ranks, %d before, they are others from here on",
+                *(self._world.size, self._ranks_before),
+            )
+        self._ranks_before = None
         if not self._said and self._account.cursors and not self._account.has_begun:
             self._said = True
             self._log.warning(
@@ -65,11 +78,28 @@ class Forgotten:
 
     def epoch_over(self, *, stepped: bool) -> None:
         """An epoch of `Run.epochs` is over. stepped: whether a step was done in it."""
+        self._look_at_generators()
         if not stepped and not self._said and not self._account.between_steps():
             self._said = True
             self._log.warning(
                 "an epoch passed without run.step(): none of its batches counts as trained on, and no checkpoint is "
                 "taken; call run.step() after each optimizer.step()"
+            )
+
+    def _look_at_generators(self) -> None:
+        """Says which generators of the script's own it has drawn from, behind the first epoch of a start."""
+        drawn, self._drawn = self._drawn, {}
+        drawn = {name: (each, state) for name, (each, state) in drawn.items() if _state_of(each) != state}
+        if not drawn or self._world.rank:
+            return
+        theirs = [each.wrapped for each in self._loaders.values()]
+        kept = [[each.dataset, each.collate_fn, each.sampler, each.batch_sampler] for each in theirs]
+        known = {id(each) for each in generators_in([*kept, *self._states.values()])}
+        for name in [name for name, (each, _) in drawn.items() if id(each) not in known]:
+            self._log.warning(
+                "the script draws from a generator of its own, %s, and no checkpoint has that, so that a start draws "
+                "other numbers: draw from run.rng(name), or from the global generators",
+                name,
             )
 
     def goes_on(self, loader: str) -> None:
@@ -91,9 +121,24 @@ class Forgotten:
         if rank in (0, self._world.size - 1):
             self._log.warning_once(
                 f"rank {rank} has waited for others for {PATIENCE_S:.0f} s between two batches, and waits on: all "
-                "ranks loop over each loader of run.loader(), equally often; give it no DataLoader that one rank reads "
-                "alone"
+                "ranks loop over each loader of run.loader(), and call run.step(), equally often; give it no "
+                "DataLoader that one rank reads alone"
             )
+
+
+def _generators_of_script() -> dict[str, Any]:
+    """Generators among the names of the program, by name."""
+    found = {name: each for name, each in dict(vars(sys.modules["__main__"])).items() if is_generator(each)}
+    return {name: each for name, each in found.items() if each is not torch.default_generator}
+
+
+def _state_of(generator: Any) -> Any:
+    """Another value once the generator was drawn from."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().tolist()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return repr(generator.bit_generator.state if hasattr(generator, "bit_generator") else generator.get_state())
 
 
 def left_out(states: Iterable[Any]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import random
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -257,6 +259,51 @@ def test_a_schedule_that_the_run_is_not_given_is_named(
     assert ["not the SequentialLR of its rate, which begins anew in each start" in text for text in texts] == (
         [] if given else [True]
     )
+
+
+class Noise:
+    """A collation that draws from a generator, which is keyed."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self.generator = generator
+
+    def __call__(self, samples: list[Any]) -> float:
+        return self.generator.random()
+
+
+def test_a_generator_of_the_scripts_own_from_which_its_loop_draws_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mixup", "unused", "in_collation"):
+        monkeypatch.setattr(sys.modules["__main__"], name, random.Random(1), raising=False)
+    script: Any = sys.modules["__main__"]
+    run = Run(tmp_path / "c", every=NEVER)
+    loader = run.loader(DataLoader(range(8), batch_size=4, collate_fn=Noise(script.in_collation)))  # type: ignore[arg-type]
+    for _ in run.epochs(2):
+        for _ in loader:
+            script.mixup.random()
+            run.step()
+    said = [message for message in caplog.messages if "generator of its own" in message]
+    assert len(said) == 1
+    assert "a generator of its own, mixup, and no checkpoint has that" in said[0]
+
+
+def test_a_start_of_other_ranks_whose_batches_no_loader_gives_says_that_they_are_others(tmp_path: Path) -> None:
+    def act(rank: int) -> str:
+        (tmp_path / "said").mkdir(exist_ok=True)
+        said = logging.FileHandler(tmp_path / "said" / f"{rank}")
+        logging.getLogger("elastic_agent.worker").addHandler(said)
+        logging.getLogger("elastic_agent.worker").setLevel("INFO")
+        run = Run(tmp_path / "c", every=NEVER)
+        for _ in run.epochs(run.epoch + 1):
+            run.step()
+        return (tmp_path / "said" / f"{rank}").read_text()
+
+    text = (
+        "no loader of run.loader() gives the batches, so that what is drawn for them follows the rank: with 1 ranks, 2"
+    )
+    assert text not in play(act, 2, tmp_path)[0]
+    assert text in play(act, 1, tmp_path)[0]
 
 
 def test_a_hook_that_keeps_something_of_the_gradients_is_named(
