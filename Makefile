@@ -70,7 +70,7 @@ guard-demo: setup ## a show: save and kill switch, preemption, a leak and a full
 compiled: setup
 	@$(PY) -m compileall -q -j 0 $(CORE) tests/support
 
-test: setup check compiled .protoc/.ready .foreign/.ready .frameworks/.ready .deepspeed/.ready ## all checks and all tests
+test: setup check compiled .protoc/.ready .foreign/.ready .frameworks/.ready .transformers4/.ready .deepspeed/.ready ## all checks and all tests
 	$(PYTEST) -n $(JOBS) --dist loadfile --durations 40 --durations-min 5 $(ARGS)
 
 quick: setup check compiled ## under a minute: checks, both machines, unit tests, stories, one real job
@@ -189,6 +189,15 @@ proto: .protoc/.ready $(LINK) ## write the Python code of proto/*.proto anew
 	  accelerate==1.15.0 lightning==2.6.6 transformers==5.23.0 torchdata==0.11.0 datasets==5.2.0 torchx==0.7.0
 	@touch $@
 
+# The Trainer that most scripts were written for; all else is that of .frameworks.
+.transformers4/.ready: Makefile .frameworks/.ready
+	$(PYTHON) -m venv .transformers4
+	@for each in .frameworks/bin/python $(PY); do $$each -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; done \
+	  > "$$(.transformers4/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
+	@.transformers4/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_FLAGS) \
+	  transformers==4.57.1 tokenizers==0.22.2 huggingface-hub==0.36.2 datasets==4.0.0
+	@touch $@
+
 # Beside the other frameworks it would change what they do: accelerate uses it where it is, and it writes to stdout.
 .deepspeed/.ready: Makefile $(READY)
 	$(PYTHON) -m venv .deepspeed
@@ -222,5 +231,5 @@ streaming: setup ## the tests with MosaicML Streaming's own package, which it in
 	$(PYTEST) tests/integration/resume/test_streams_of_others.py $(ARGS)
 
 clean: ## remove all that the targets above made
-	rm -rf $(VENV) .protoc .foreign .frameworks .deepspeed .sweeps .streaming .etcd .prometheus .chromium .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
+	rm -rf $(VENV) .protoc .foreign .frameworks .transformers4 .deepspeed .sweeps .streaming .etcd .prometheus .chromium .typing .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info digits-checkpoints
 	find . -name __pycache__ -prune -exec rm -rf {} +

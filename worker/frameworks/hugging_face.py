@@ -20,7 +20,7 @@ import torch
 
 from ..checkpoints.files import Content, Sums, check_file, sync_directory, write_file
 from ..data.randomness import key_everything
-from ..errors import CheckpointDamaged, Misused, NotResumable, WrongState
+from ..errors import CheckpointDamaged, Misused, WrongState
 from ..keys import key_of, mix
 from . import hugging_face_place as calls
 from .hugging_face_place import PLACE, Epochs, Record
@@ -69,13 +69,6 @@ class Exact:
             loader = make()
         if isinstance(loader, Epochs):
             return loader
-        if self.args.gradient_accumulation_steps > 1 and self.args.world_size > 1:
-            raise NotResumable("gradient_accumulation_steps with several ranks is not exact over resizes: use 1")
-        version = sys.modules["transformers"].__version__
-        if self.args.world_size > 1 and int(version.split(".")[0]) < 5:
-            raise NotResumable(
-                f"transformers {version} with several ranks is not exact over resizes: use transformers 5"
-            )
         calls.skip_by_place()
         self._epochs = Epochs(loader, self.args, self._place, self.replay)
         return self._epochs
@@ -109,6 +102,12 @@ class Exact:
             calls.call_ended(output)
         self._key("behind")
         return done
+
+    def _inner_training_loop(self, batch_size: int | None = None, *args: Any, **options: Any) -> Any:
+        """As the Trainer's. Before transformers 5 batch_size is the checkpoint's, which is of another number of ranks
+        where that has changed."""
+        mine = batch_size if self.args.auto_find_batch_size else self.args.train_batch_size
+        return super()._inner_training_loop(mine, *args, **options)  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
@@ -262,6 +261,8 @@ class Exact:
     def get_batch_samples(self, *args: Any, **options: Any) -> Any:
         """As the Trainer's, which counts the labels of the batches of all ranks."""
         self._counts = True
+        if self._epochs is not None:
+            self._epochs.weights.clear()
         try:
             return super().get_batch_samples(*args, **options)  # type: ignore[misc]
         finally:
@@ -269,19 +270,22 @@ class Exact:
 
     def _get_num_items_in_batch(self, batches: list[Any], *args: Any, **options: Any) -> Any:
         """As the Trainer's. A rank without a sample of a batch has another one's in its place, which counts nothing."""
-        if self._counts and self._weight() == 0.0:
-            batches = [{name: _uncounted(name, value) for name, value in batch.items()} for batch in batches]
+        if self._counts and self._epochs is not None:
+            batches = [
+                batch if weight else {name: _uncounted(name, value) for name, value in batch.items()}
+                for batch, weight in zip(batches, self._epochs.weights, strict=True)
+            ]
         return super()._get_num_items_in_batch(batches, *args, **options)  # type: ignore[misc]
 
     def _weighed(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """step: `training_step`, also of a class that stands before this one, whether it calls the Trainer's or not."""
-        weighs = self._epochs is not None and self._epochs.weight != 1.0
-        loss = calls.weighed(self, self._epochs, step, *args, **options) if weighs else step(*args, **options)  # type: ignore[arg-type]
+        epochs = self._epochs
+        if epochs is not None and (weight := epochs.next_weight()) != 1.0:
+            loss = calls.weighed(self, epochs.log, weight, step, *args, **options)
+        else:
+            loss = step(*args, **options)
         carried, self._carried = self._carried, 0.0
         return loss + carried if carried else loss
-
-    def _weight(self) -> float:
-        return 1.0 if self._epochs is None else self._epochs.weight
 
     def _load_rng_state(self, checkpoint: Any) -> None:
         """Nothing: every batch keys the generators."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,6 +120,9 @@ class Epochs:
         self._args, self._skipped, self._place, self._earlier = args, 0, place, 0
         self._placed, self._told = place is not None, False
         self._epoch: int | None = None
+        self.weights: deque[float] = deque()
+        """Of this rank's parts of the batches that were handed out and not trained yet: all of a step come first."""
+        self._weight = 1.0
         try:
             whole = split_batch(loader) if splits(args) else None
             self._loader = StatefulLoader(loader, NoRun(seed_of(args)), "train", global_batch=whole, replay=replay)
@@ -129,10 +133,11 @@ class Epochs:
     def __len__(self) -> int:
         return len(self._loader)
 
-    @property
-    def weight(self) -> float:
-        """Of this rank's part of the batch in hand."""
-        return self._loader.weight
+    def next_weight(self) -> float:
+        """Of this rank's part of the batch that is trained now."""
+        if self.weights:
+            self._weight = self.weights.popleft()
+        return self._weight
 
     def place(self) -> dict[str, Any]:
         """After the batch that was handed out last; after an epoch's last one the Trainer begins the next epoch."""
@@ -183,14 +188,16 @@ class Epochs:
     def __iter__(self) -> Iterator[Any]:
         from accelerate.utils import send_to_device  # type: ignore[import-not-found, unused-ignore]
 
+        self.weights.clear()
         for batch in self._loader:
+            self.weights.append(self._loader.weight)
             yield send_to_device(batch, self._args.device)
 
 
-def weighed(trainer: Any, epochs: Epochs, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """A training step, in whose backward pass the loss is multiplied by the weight of this rank's part of the batch. A
+def weighed(trainer: Any, log: RunLog, factor: float, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A training step, in whose backward pass the loss is multiplied by `factor`, of this rank's part of the batch. A
     loss that is divided by the labels of all ranks has it already. Says where the step leaves no way to do that."""
-    kind, factor, passed = type(trainer), epochs.weight, False
+    kind, passed = type(trainer), False
     theirs, computes = trainer.accelerator.backward, trainer.compute_loss
 
     def compute_loss(*given: Any, **named: Any) -> Any:
@@ -200,7 +207,7 @@ def weighed(trainer: Any, epochs: Epochs, step: Callable[..., Any], *args: Any, 
         if factor and counted is not None and scaled is not False and trainer.args.average_tokens_across_devices:
             factor = 1.0
             if scaled is None and not kind.compute_loss.__module__.startswith("transformers."):
-                epochs.log.warning_once(_UNKNOWN.format(kind.__name__))
+                log.warning_once(_UNKNOWN.format(kind.__name__))
         return computes(*given, **named)
 
     def backward(loss: Any, **how: Any) -> Any:
@@ -214,7 +221,7 @@ def weighed(trainer: Any, epochs: Epochs, step: Callable[..., Any], *args: Any, 
     finally:
         trainer.accelerator.backward, trainer.compute_loss = theirs, computes
     if not passed:
-        epochs.log.warning_once(_UNWEIGHED.format(kind.__name__))
+        log.warning_once(_UNWEIGHED.format(kind.__name__))
     return loss * factor
 
 
