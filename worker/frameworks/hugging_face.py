@@ -20,14 +20,12 @@ import torch
 
 from ..checkpoints.files import Content, Sums, check_file, sync_directory, write_file
 from ..data.randomness import key_everything
-from ..errors import CheckpointDamaged, Misused, WrongState
+from ..errors import CheckpointDamaged, Misused
 from ..keys import key_of, mix
 from . import hugging_face_place as calls
 from .hugging_face_place import PLACE, Epochs, Record
 
 MANIFEST = "elastic-agent.json"
-BATCHES = "elastic-agent-batches.json"
-"""What the Trainer's count of steps means in samples; it would be another place with batches of another size."""
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +86,7 @@ class Exact:
         self._place = self._past = self._begins = None
         changed: dict[str, Any] = {}
         if chosen is not None:
-            check_batches(chosen, self._batches(), self.args.world_size)
+            calls.check_batches(chosen, self._batches(), self.args.world_size)
             self._place = calls.place_in(chosen)
             # By default callbacks that count, such as for an early end, would begin anew.
             self.args.restore_callback_states_from_checkpoint = True
@@ -301,7 +299,7 @@ class Exact:
             return
         output = self._get_output_dir(trial=trial)
         folder = Path(output) / f"checkpoint-{self.state.global_step}"
-        (folder / BATCHES).write_text(json.dumps(self._batches()))
+        (folder / calls.BATCHES).write_text(json.dumps(self._batches()))
         torch.save(self._epochs.place(), folder / PLACE)
         record.write(folder)
         write_manifest(folder)
@@ -338,23 +336,6 @@ def _changed(thing: Any, values: dict[str, Any]) -> Iterator[None]:
 def _uncounted(name: str, value: Any) -> Any:
     """Labels that the Trainer does not count."""
     return torch.full_like(value, -100) if name in ("labels", "shift_labels") and torch.is_tensor(value) else value
-
-
-def check_batches(folder: Path, now: dict[str, int], ranks: int) -> None:
-    """Raises WrongState where the batches of a checkpoint were of another size: samples would be missed or repeated."""
-    try:
-        kept = json.loads((folder / BATCHES).read_bytes())
-    except FileNotFoundError:
-        return  # of a version before, or of another tool
-    if kept != now:
-        whole, rest = divmod(kept["global_batch"], ranks)
-        how = "another number of ranks, which divides it," if rest else f"per_device_train_batch_size={whole}"
-        raise WrongState(
-            f"{folder} was written with {kept['global_batch']} samples in a batch over all ranks and "
-            f"gradient_accumulation_steps={kept['accumulated']}, and this start has {now['global_batch']} over {ranks} "
-            f"ranks and {now['accumulated']}: give {how} and gradient_accumulation_steps={kept['accumulated']}, or "
-            "another output_dir to begin anew"
-        )
 
 
 def write_manifest(folder: Path) -> None:

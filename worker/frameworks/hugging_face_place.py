@@ -21,6 +21,8 @@ from .script_loops import split_batch
 from .stateful import AT_END, NoRun, StatefulLoader
 
 PLACE = "elastic-agent-loader.pt"
+BATCHES = "elastic-agent-batches.json"
+"""What the Trainer's count of steps means in samples; it would be another place with batches of another size."""
 RECORD = "elastic-agent-train.json"
 _MODEL = "the model"
 _UNKNOWN = (
@@ -238,6 +240,23 @@ def _in_words_of_the_trainer(refusal: str) -> str:
     """A Trainer's user makes no loader: what an option of `Run.loader` would allow is said otherwise."""
     refusal = refusal.replace("run.loader(..., replay=True)", "`replay = True` in the class of the Trainer")
     return re.sub(r", or, if it divides .* say run\.loader\(\.\.\., streams=.*", "", refusal)
+
+
+def check_batches(folder: Path, now: dict[str, int], ranks: int) -> None:
+    """Raises WrongState where the batches of a checkpoint were of another size: samples would be missed or repeated."""
+    try:
+        kept = json.loads((folder / BATCHES).read_bytes())
+    except FileNotFoundError:
+        return  # of a version before, or of another tool
+    if kept != now:
+        whole, rest = divmod(kept["global_batch"], ranks)
+        how = "another number of ranks, which divides it," if rest else f"per_device_train_batch_size={whole}"
+        raise WrongState(
+            f"{folder} was written with {kept['global_batch']} samples in a batch over all ranks and "
+            f"gradient_accumulation_steps={kept['accumulated']}, and this start has {now['global_batch']} over {ranks} "
+            f"ranks and {now['accumulated']}: give {how} and gradient_accumulation_steps={kept['accumulated']}, or "
+            "another output_dir to begin anew"
+        )
 
 
 def place_in(folder: Path) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from elastic_agent.proto.endings import FORWARDED
 from elastic_agent.worker import Every, Run
 from elastic_agent.worker.errors import Misused, WrongState
-from elastic_agent.worker.frameworks.hugging_face import BATCHES, check_batches
+from elastic_agent.worker.frameworks.hugging_face_place import BATCHES, check_batches
 from elastic_agent.worker.loop import deadline
 from elastic_agent.worker.loop.answers import cached
 from elastic_agent.worker.loop.forwarded_signals import Asked
