@@ -196,6 +196,12 @@ def _shuffle_buffer(dataset: Any) -> str:
 def check_stream(dataset: Any, num_workers: int, world_size: int, replay: bool, streams: int | None) -> None:
     """Raises NotResumable where an iterable dataset without a sampler cannot be read exactly."""
     name = type(dataset).__name__
+    theirs = getattr(dataset, "_distributed", None) if type(dataset).__module__.startswith("datasets.") else None
+    if world_size > 1 and getattr(theirs, "world_size", 1) > 1:
+        raise NotResumable(
+            f"{name} is divided among the ranks by split_dataset_by_node(), and each rank is given its part of what it "
+            "reads, so that the rest would never be read: give every rank the whole dataset"
+        )
     if not replay:
         _check_known(dataset)
     if not can_say_where(dataset) and not replay:

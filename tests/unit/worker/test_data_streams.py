@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from torch.utils.data import (
 )
 
 from elastic_agent.worker import Every, Run
+from elastic_agent.worker.data.streams import check_stream
+from elastic_agent.worker.errors import NotResumable
 from support.rigs.data_kinds import SAMPLES, Dividing, Sampled, Stateful, life
 
 pytestmark = [
@@ -197,3 +200,14 @@ def test_a_stream_that_gives_other_samples_as_it_is_read_again_is_named(
     assert sum(said in message for message in caplog.messages) == 1
     # Of the copies that are made for each pass none is read twice.
     assert ("the dataset changes its passes as it is read" in caplog.text) == (streams is None)
+
+
+def test_a_stream_that_hugging_faces_datasets_have_divided_among_the_ranks_is_refused() -> None:
+    """Each rank kept its part of its part: half of the samples were never read, with two."""
+    kind = type("IterableDataset", (Stateful,), {"__module__": "datasets.iterable_dataset"})
+    divided = kind()
+    divided._distributed = SimpleNamespace(rank=0, world_size=2)
+    check_stream(divided, 0, 1, True, None)
+    for ranks, replay in ((2, True), (2, False)):
+        with pytest.raises(NotResumable, match=r"divided among the ranks by split_dataset_by_node\(\), and each rank"):
+            check_stream(divided, 0, ranks, replay, None)
