@@ -107,9 +107,8 @@ class Account:
         """Where the checkpoint that the run went on from has its loaders."""
         self.over: dict[str, int] = {}
         """Of each loader: outermost passes that are over in this epoch of the run."""
-        self._looks: dict[str, list[int]] = {}
+        self._looks, self._kept_looks = dict[str, list[int]](), dict[str, list[int]]()
         """Numbers of those that were left with nothing committed in them, as `next(iter(loader))`: given again."""
-        self._kept_looks: dict[str, list[int]] = {}
         self._skips: dict[str, int] = {}
         self._trained: set[str] = set()
         """Loaders of which a pass is over in which a step was taken."""
@@ -172,7 +171,9 @@ class Account:
         if cursor.held and (cursor.evaluates or cursor.in_use):
             # An evaluation inside of a training loop is not entered again: only that loop is.
             done = done or cursor.in_use or (going.outermost and self.settled)
-            self._commit(cursor)
+            beside = [other for name, other in self.cursors.items() if other.in_use and name not in going.inside]
+            for each in (cursor, *beside):  # as of `zip`, whose body is over for all of them
+                self._commit(each)
         if done and cursor.at_end and going.inside and any(self.cursors[name].stepped for name in going.inside):
             return False  # what the outer loop does behind this one belongs to the step as well: it asks next
         if done:  # as `between_steps`, at every step
@@ -213,8 +214,7 @@ class Account:
         )
 
     def hand_out(self, span: Span) -> None:
-        loader = span[0]
-        cursor = self.cursors[loader]
+        cursor = self.cursors[loader := span[0]]
         cursor.held.append(span)
         if cursor.evaluates:
             self.may_evaluate = True

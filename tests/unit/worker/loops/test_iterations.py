@@ -43,6 +43,30 @@ def test_an_iterator_that_nobody_asks_any_more_holds_up_no_checkpoint() -> None:
     assert may_save[-2:] == [True, True]
 
 
+def test_loaders_beside_each_other_are_committed_together_around_an_iterator_made_in_their_body() -> None:
+    """`for one, two in zip(first, second): ...`, whose body makes a new iterator of a third where one has ended."""
+    made = account("first", "second", "third")
+    first, second = made.begin("first"), made.begin("second")
+    give(made, first, 0, 4)
+    give(made, second, 0, 4)
+    third = made.begin("third")
+    give(made, third, 0, 4)
+    made.step()
+    assert made.ask(first)
+    assert [made.places()[name][1] for name in ("first", "second", "third")] == [4, 4, 4]
+
+
+def test_a_batch_around_a_loop_stays_in_use_as_that_loop_asks_around_an_iterator_made_in_its_body() -> None:
+    made = account("outer", "inner", "third")
+    give(made, made.begin("outer"), 0, 4)
+    inner = made.begin("inner")
+    give(made, inner, 0, 4)
+    give(made, made.begin("third"), 0, 4)
+    made.step()
+    made.ask(inner)
+    assert [made.places()[name][1] for name in ("outer", "inner", "third")] == [0, 4, 4]
+
+
 def test_a_step_behind_a_loop_that_is_over_is_no_place_for_a_checkpoint() -> None:
     """A start would find the loop over, and step once more. Where nothing was handed out, it is one."""
     made = account("loader")
