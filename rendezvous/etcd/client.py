@@ -190,12 +190,13 @@ class EtcdClient:
         otherwise: Sequence[ops.Op] = (),
         *,
         repeatable: bool = False,
+        what: str = "",
     ) -> ops.Outcome:
         """Carry out `then` if all compares hold, else `otherwise`, atomically. `repeatable`: sent again when an answer
         is lost; only where applying it twice has the effect of once, `succeeded` included. If not `repeatable`, a lost
-        answer raises EtcdUnknown at once."""
+        answer raises EtcdUnknown at once. `what`: the request, for messages; by default its first key."""
         keys = [compare.key for compare in compares] or [op.key for op in then]
-        what = f"transaction on {keys[0]!r}" if keys else "empty transaction"
+        what = what or (f"transaction on {keys[0]!r}" if keys else "empty transaction")
         request = ops.txn_request(compares, then, otherwise)
         return ops.outcome_of(self._calls.call(TXN, request, what, repeatable=repeatable))
 

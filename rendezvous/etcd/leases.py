@@ -14,6 +14,8 @@ from .errors import EtcdLeaseGone
 
 RENEWALS = 4
 """Renewals of the job's lease within its TTL, by each agent: the lease survives three lost ones."""
+FIRST_RENEWAL_S = 30.0
+"""Until an agent renews the job's lease that it has found with another one that renews it."""
 ATTEMPTS = 3
 """Attempts to attach keys to leases, where the leases expire each time."""
 
@@ -42,6 +44,16 @@ class Leases:
                 self._job = self._renewed_job(client)
                 self._job_due = time.monotonic() + self._job.ttl_s / RENEWALS
             return self._job.id
+
+    def found_job(self, client: EtcdClient, is_led: bool) -> None:
+        """This agent joins a job that exists. Where one leads it, that one has renewed its lease lately, and this one
+        begins once the join is over, in which many agents ask much else."""
+        if not is_led:
+            self.job(client)
+            return
+        with self._lock:
+            self._job = Lease(self._job_number, self._job_s)
+            self._job_due = time.monotonic() + min(self._job_s / RENEWALS, FIRST_RENEWAL_S)
 
     def _renewed_job(self, client: EtcdClient) -> Lease:
         """Renew first: all agents but the first find it granted, and a grant costs the servers a write."""

@@ -61,8 +61,8 @@ class _Shared:
         self.keepalive = Keepalive(self.leases, location.lease_s)
         self.newest_record: int | None = None
         """The revision of the newest record, as of the last reading of the heartbeats."""
-        self.leader: tuple[bytes, Found] | None = None
-        """A leader key, and what was found there as this node joined, until it campaigns."""
+        self.leaders: dict[bytes, Found] = {}
+        """What was found at the leader key as this node joined, until it campaigns."""
 
 
 class EtcdStore:
@@ -97,20 +97,27 @@ class EtcdStore:
     # -- the job's record --------------------------------------------------------------------------------------------
 
     def write_job(self, value: bytes, over: bytes = b"") -> bytes:
-        key, leader = self._keys.job, self._keys.leader
+        key = self._keys.job
 
         def write() -> Outcome:
             put = Put(key, value, self._shared.leases.job(self._client))
             return self._txn([holds(key, over) if over else is_absent(key)], [put], [Read(key)])
 
         with self._refusals_as_outage():
-            if not over:  # servers write a transaction with puts to their disks also if its compares fail
-                there = self._txn([], [Read(key), Read(leader)])
-                self._shared.leader = leader, there.found[1]
-                if stored := _value(there, 0):
-                    return stored
+            # Read first: servers write a transaction with puts to their disks also if its compares fail.
+            if not over and (stored := self._read_job()):
+                return stored
             done = self._shared.leases.with_leases("", write)
         return value if done.succeeded else _value(done, 0)
+
+    def _read_job(self) -> bytes:
+        """The job's record, empty if there is none, and with it the key of who leads, for the campaign."""
+        keys, what = self._keys, "reading of the job's record"
+        job, leader = self._client.txn([], [Read(keys.job), Read(keys.leader)], repeatable=True, what=what).found
+        self._shared.leaders[keys.leader] = leader
+        for item in job.items:
+            self._shared.leases.found_job(self._client, is_led=bool(leader.items) and item.lease == keys.job_lease)
+        return job.items[0].value if job.items else b""
 
     def use_incarnation(self, number: int) -> None:
         self._incarnation = number
@@ -179,8 +186,7 @@ class EtcdStore:
 
     def lead(self, node: str, timeout_s: float) -> int | None:
         with self._refusals_as_outage():
-            known, self._shared.leader = self._shared.leader, None
-            seen = known[1] if known is not None and known[0] == self._keys.leader else None
+            seen = self._shared.leaders.pop(self._keys.leader, None)
             return self._election.campaign(node, time.monotonic() + timeout_s, seen)
 
     def wait_deposed(self, epoch: int, timeout_s: float) -> bool:
@@ -371,9 +377,10 @@ def open_etcd(
     try:
         while True:
             try:
-                shared.leases.job(client)
                 if join is not None:
                     join(store)
+                else:
+                    shared.leases.job(client)
                 shared.joined = True
                 client.end_calls_at(float("inf"))
                 return store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from elastic_agent.rendezvous.etcd.client import Lease
 from elastic_agent.rendezvous.etcd.keys import EtcdKeys
 from elastic_agent.rendezvous.etcd.ops import Delete, Read
 from elastic_agent.rendezvous.etcd.store import Location, open_etcd
+from elastic_agent.rendezvous.store import Store
 from support.etcd_servers import VERSIONS, Servers, serving
 from support.harness import Cluster
 from support.procfs import turns
@@ -166,3 +169,26 @@ def test_a_stream_that_waits_wakes_nobody(servers: Servers) -> None:
 
 def _waits(thread: threading.Thread) -> int:
     return int(turns(thread.native_id or 0)[1])
+
+
+def test_the_jobs_lease_is_renewed_by_who_joins_a_job_that_nobody_leads(servers: Servers) -> None:
+    """Else its keys would go with it though the job runs again. Where one leads, that one has renewed it lately."""
+    place = Location(f"renewed {uuid.uuid4()}", lease_s=60.0, record_ttl_s=60.0)
+    job_lease = Lease(EtcdKeys(place.prefix, place.run_id).job_lease, 60)
+
+    def join(store: Store) -> None:
+        store.write_job(b"job")
+
+    with closing(servers.client()) as client:
+
+        def left_behind_a_join() -> float:
+            before_s = client.left_s(job_lease)
+            with closing(open_etcd(servers.endpoints, place, join=join)):
+                return client.left_s(job_lease) - before_s
+
+        with closing(open_etcd(servers.endpoints, place, join=join)) as first:
+            time.sleep(2.1)  # the TTL is of whole seconds
+            assert left_behind_a_join() > 0
+            lead(first, "a")
+            time.sleep(2.1)
+            assert left_behind_a_join() <= 0

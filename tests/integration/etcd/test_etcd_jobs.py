@@ -316,7 +316,7 @@ def test_a_dead_cluster_is_given_up_after_the_join_timeout(cluster: Cluster, end
     node = cluster.start("a", conf={"join_timeout": 3})
     assert node.wait() == 80
     assert 3.0 <= time.monotonic() - began < 3.0 + slowed(REFUSED_WITHIN_S)
-    assert "gave up on etcd after 3 s: renewal of the job's lease: no etcd server can be reached" in node.last_line()
+    assert "gave up on etcd after 3 s: reading of the job's record: no etcd server can be reached" in node.last_line()
 
 
 def test_the_password_is_in_no_environment(secure_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
