@@ -254,7 +254,8 @@ def test_a_schedule_that_the_run_is_not_given_is_named(
     optimizer = torch.optim.AdamW((net := torch.nn.Linear(2, 2)).parameters())
     rises, falls = (torch.optim.lr_scheduler.ExponentialLR(optimizer, factor) for factor in (1.1, 0.9))
     schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [rises, falls], [4])
-    Run(tmp_path, net=net, optimizer=optimizer, **({"schedule": schedule} if given else {}))
+    parts: dict[str, Any] = {"net": net, "optimizer": optimizer} | ({"schedule": schedule} if given else {})
+    Run(tmp_path, **parts)
     texts = [text for text in caplog.messages if "of its rate" in text]
     assert ["not the SequentialLR of its rate, which begins anew in each start" in text for text in texts] == (
         [] if given else [True]
