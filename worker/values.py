@@ -22,7 +22,7 @@ from .world import World
 OWN = "run.own"
 """The name, among a checkpoint's states, of what the ranks do not share."""
 _OWN_BYTES = 4 << 20
-"""Of a state that has more of it, all ranks are given that of rank 0."""
+"""Of a state that has more of it over all ranks each is given that of rank 0: a save waits until it is gathered."""
 
 
 class Vars:
@@ -74,7 +74,8 @@ def own_parts(things: Mapping[str, Any], states: Mapping[str, Any], world: World
     between two forward passes, or environments with a generator for each rank."""
     if world.size == 1:
         return {}
-    mine = {name: part for name, thing in things.items() if (part := _own_part(thing, states[name])) is not None}
+    most = _OWN_BYTES // world.size
+    mine = {name: part for name, thing in things.items() if (part := _own_part(thing, states[name], most)) is not None}
     savable(mine)  # as above
     sums = world.gather({name: sum_of(part) for name, part in mine.items()})
     names = [name for name in sums[0] if all(name in each for each in sums) and len({each[name] for each in sums}) > 1]
@@ -83,9 +84,9 @@ def own_parts(things: Mapping[str, Any], states: Mapping[str, Any], world: World
     return {name: [parts[name] for parts in by_rank] for name in names} if by_rank else {}
 
 
-def _own_part(thing: Any, state: Any) -> Any:
+def _own_part(thing: Any, state: Any, most: int) -> Any:
     """What ranks may differ in: a model's buffers, an optimizer's settings, and all of another state; None where that
-    is large, or a framework's, which looks after it itself."""
+    is larger than `most` bytes, or a framework's, which looks after it itself."""
     if _of_framework(thing):
         return None
     part = state
@@ -93,7 +94,7 @@ def _own_part(thing: Any, state: Any) -> Any:
         part = {name: state[name] for name, _ in thing.named_buffers(remove_duplicate=False) if name in state}
     elif isinstance(state, Mapping) and "param_groups" in state:
         part = [{key: value for key, value in group.items() if key != "params"} for group in state["param_groups"]]
-    return part if size_of(part) <= _OWN_BYTES and not _is_sharded(part) else None
+    return part if size_of(part) <= most and not _is_sharded(part) else None
 
 
 def _of_framework(thing: Any) -> bool:
@@ -111,7 +112,7 @@ def large_apart(things: Mapping[str, Any], world: World) -> dict[str, int]:
         if isinstance(thing, nn.Module) or hasattr(thing, "param_groups") or _of_framework(thing):
             continue  # which are compared by their parameters, as far as they are
         state = thing.state_dict()
-        if size_of(state) > _OWN_BYTES and not _is_sharded(state):
+        if size_of(state) > _OWN_BYTES // world.size and not _is_sharded(state):
             sums[name] = sum_of(state)
     by_rank = world.gather(sums)
     differ = ((rank, name) for rank, each in enumerate(by_rank) for name in each if each[name] != by_rank[0].get(name))
