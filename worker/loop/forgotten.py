@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
@@ -37,13 +38,10 @@ class Forgotten:
         self._ranks_before: int | None = run.ranks_before
         self._drawn = {name: (each, _state_of(each)) for name, each in _generators_of_script().items()}
         world.waited = self.waited
-        self._said = False
-        for kind in schedules_left_out(states.values()) if world.rank == 0 else ():
-            log.warning(
-                "Run(...) has an optimizer, and not the %s of its rate, which begins anew in each start; write "
-                "Run(..., schedule=schedule)",
-                kind,
-            )
+        self._said, self._may_look = False, True
+        self._schedules = set[str]()
+        """Those that are named."""
+        self._look_at_schedules(marked=True)
         for kind in hooks_that_keep(states.values()) if world.rank == 0 else ():
             log.warning(HOOKS, kind)
         for kind in left_out(states.values()) if world.rank == 0 else ():
@@ -78,13 +76,28 @@ class Forgotten:
 
     def epoch_over(self, *, stepped: bool) -> None:
         """An epoch of `Run.epochs` is over. stepped: whether a step was done in it."""
-        self._look_at_generators()
+        if self._may_look:
+            self._may_look = False
+            self._look_at_generators()
+            self._look_at_schedules(marked=False)
         if not stepped and not self._said and not self._account.between_steps():
             self._said = True
             self._log.warning(
                 "an epoch passed without run.step(): none of its batches counts as trained on, and no checkpoint is "
                 "taken; call run.step() after each optimizer.step()"
             )
+
+    def _look_at_schedules(self, *, marked: bool) -> None:
+        """marked: as `schedules_left_out`; all are looked for behind the first epoch, as that takes 20 ms and more."""
+        kinds = schedules_left_out(self._states.values(), marked=marked) if self._world.rank == 0 else ()
+        for kind in kinds:
+            if kind not in self._schedules:
+                self._schedules.add(kind)
+                self._log.warning(
+                    "Run(...) has an optimizer, and not the %s of its rate, which begins anew in each start; write "
+                    "Run(..., schedule=schedule)",
+                    kind,
+                )
 
     def _look_at_generators(self) -> None:
         """Says which generators of the script's own it has drawn from, behind the first epoch of a start."""
@@ -152,18 +165,22 @@ def left_out(states: Iterable[Any]) -> list[str]:
     left = {id(each) for module in modules for each in module.parameters() if each.requires_grad} - given
     if not left:
         return []
-    made = [each for each in gc.get_objects() if issubclass(type(each), Optimizer) and _keeps(each)]
+    made = filter(_keeps, _made(Optimizer))
     return sorted({type(each).__name__ for each in made if not left.isdisjoint(map(id, in_groups(each)))})
 
 
-def schedules_left_out(states: Iterable[Any]) -> list[str]:
+def schedules_left_out(states: Iterable[Any], *, marked: bool = False) -> list[str]:
     """Kinds of schedules, made so far, of optimizers among these, that are not among these. None where a state is of
-    another kind, as it may hold them."""
+    another kind, as it may hold them. marked: only where an optimizer says that it has one, as all but a
+    ReduceLROnPlateau write their first rate into its groups; else all objects of the process are looked at."""
     states = list(states)
     if not all(hasattr(each, "param_groups") or isinstance(each, _KNOWN) for each in states):
         return []
-    groups = {id(each.param_groups) for each in states if hasattr(each, "param_groups")}
-    made = [each for each in gc.get_objects() if groups and issubclass(type(each), LRScheduler)]
+    known = {id(each.optimizer.param_groups) for each in states if isinstance(each, LRScheduler)}
+    optimizers = [each for each in states if hasattr(each, "param_groups") and id(each.param_groups) not in known]
+    has = [each for each in optimizers if not marked or any("initial_lr" in group for group in each.param_groups)]
+    groups = {id(each.param_groups) for each in has}
+    made = _made(LRScheduler) if groups else []
     parts = {id(part) for each in made for part in getattr(each, "_schedulers", ())}
     given = parts | {id(each) for each in states}
     left = [each for each in made if id(each) not in given and hasattr(each, "optimizer")]
@@ -174,15 +191,24 @@ def hooks_that_keep(states: Iterable[Any]) -> list[str]:
     """Kinds of what hooks keep from one step to the next that reduce the gradients of these models, in
     DistributedDataParallel, as PowerSGD's its errors. No state has it."""
     held = {id(each) for thing in states if isinstance(thing, nn.Module) for each in thing.parameters()}
-    wraps = [each for each in gc.get_objects() if held and issubclass(type(each), DistributedDataParallel)]
     kept = [
         state
-        for each in wraps
+        for each in (_made(DistributedDataParallel) if held and dist.is_initialized() else ())
         if not held.isdisjoint(map(id, each.parameters()))
         for _, state in getattr(each, "_comm_hooks", ())
         if state is not None
     ]
     return sorted({type(state).__name__ for state in kept} - {"ProcessGroup"})
+
+
+def _made(kind: type) -> list[Any]:
+    """What this process has made of a class and of those derived from it. Each object is compared by its class alone:
+    there are hundreds of thousands, and a start waits."""
+    kinds, waiting = set[int](), [kind]
+    while waiting:
+        kinds.add(id(each := waiting.pop()))
+        waiting += type.__subclasses__(each)
+    return [each for each in gc.get_objects() if id(type(each)) in kinds]
 
 
 def _keeps(optimizer: Any) -> bool:

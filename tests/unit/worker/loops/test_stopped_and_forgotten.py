@@ -307,13 +307,28 @@ def test_a_start_of_other_ranks_whose_batches_no_loader_gives_says_that_they_are
     assert text in play(act, 1, tmp_path)[0]
 
 
-def test_a_hook_that_keeps_something_of_the_gradients_is_named(
+def test_a_schedule_that_marks_no_optimizer_is_named_behind_the_first_epoch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As PowerSGD's, of a DistributedDataParallel, which needs a process group to be made."""
-    net = torch.nn.Linear(2, 2)
-    wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
-    torch.nn.Module.__init__(wrapped)
-    wrapped.module, wrapped._comm_hooks = net, [(print, type("PowerSGDState", (), {})())]
-    Run(tmp_path, net=net)
-    assert [text for text in caplog.messages if "whose PowerSGDState keeps something" in text]
+    optimizer = torch.optim.AdamW((net := torch.nn.Linear(2, 2)).parameters())
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    run = Run(tmp_path, net=net, optimizer=optimizer)
+    for _ in run.epochs(2):
+        run.step()
+        schedule.step(0.0)
+    assert sum("not the ReduceLROnPlateau of its rate" in text for text in caplog.messages) == 1
+
+
+class PowerSGDState:
+    """Errors of the steps before, which a hook adds to the next gradients."""
+
+
+def test_a_hook_that_keeps_something_of_the_gradients_is_named(tmp_path: Path) -> None:
+    def act(rank: int) -> str:
+        wrapped = DistributedDataParallel(torch.nn.Linear(2, 2))
+        wrapped.register_comm_hook(PowerSGDState(), lambda state, bucket: None)
+        logging.getLogger("elastic_agent.worker").addHandler(logging.FileHandler(tmp_path / f"said-{rank}"))
+        Run(tmp_path / "c", every=NEVER, net=wrapped.module)
+        return (tmp_path / f"said-{rank}").read_text()
+
+    assert play(act, 2, tmp_path)[0].count("whose PowerSGDState keeps something") == 1
