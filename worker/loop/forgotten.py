@@ -39,8 +39,6 @@ class Forgotten:
         self._drawn = {name: (each, _state_of(each)) for name, each in _generators_of_script().items()}
         world.waited = self.waited
         self._said, self._may_look = False, True
-        self._schedules = set[str]()
-        """Those that are named."""
         self._look_at_schedules(marked=True)
         for kind in hooks_that_keep(states.values()) if world.rank == 0 else ():
             log.warning(HOOKS, kind)
@@ -91,13 +89,10 @@ class Forgotten:
         """marked: as `schedules_left_out`; all are looked for behind the first epoch, as that takes 20 ms and more."""
         kinds = schedules_left_out(self._states.values(), marked=marked) if self._world.rank == 0 else ()
         for kind in kinds:
-            if kind not in self._schedules:
-                self._schedules.add(kind)
-                self._log.warning(
-                    "Run(...) has an optimizer, and not the %s of its rate, which begins anew in each start; write "
-                    "Run(..., schedule=schedule)",
-                    kind,
-                )
+            self._log.warning_once(
+                f"Run(...) has an optimizer, and not the {kind} of its rate, which begins anew in each start; write "
+                "Run(..., schedule=schedule)"
+            )
 
     def _look_at_generators(self) -> None:
         """Says which generators of the script's own it has drawn from, behind the first epoch of a start."""

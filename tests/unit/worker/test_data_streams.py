@@ -135,26 +135,23 @@ def test_a_loop_that_breaks_off_and_goes_on_reads_each_sample_of_a_stream_once(
     run.close()
 
 
-class Late(Dividing):
-    """Makes a generator with its first sample."""
+class MakesLate:
+    """Makes a generator with its first sample; stands before a dataset."""
 
     late: random.Random | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        for index, *_ in super().__iter__():
+        for index, *_ in super().__iter__():  # type: ignore[misc]
             self.late = self.late or random.Random(3)
             yield index, self.late.random()
 
 
-class LateStateful(Stateful):
-    """The same, and can say where it is."""
+class Late(MakesLate, Dividing):
+    pass
 
-    late: random.Random | None = None
 
-    def __iter__(self) -> Iterator[Any]:
-        for index, *_ in super().__iter__():
-            self.late = self.late or random.Random(3)
-            yield index, self.late.random()
+class LateStateful(MakesLate, Stateful):
+    """It can say where it is."""
 
 
 @pytest.mark.parametrize("streams", [None, 2])
